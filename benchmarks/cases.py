@@ -1,0 +1,188 @@
+"""The benchmark cases: what is loaded, by whom, how much, and what must be reached.
+
+Batches per epoch are chosen so that the faster contenders take about 0.5 to 2 seconds for a timed
+epoch and the slow ones a few. Rates are per second: contenders need not load the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from . import datasets, photos
+from .case import Case, MakeDataset
+from .requirements import Requirement
+
+
+def _from_torch(name: str) -> MakeDataset:
+    """Return a factory that imports torch only when the dataset is built."""
+
+    def make(samples: int) -> Any:
+        from . import torch_datasets
+
+        return getattr(torch_datasets, name)(samples)
+
+    return make
+
+
+_RATE = "samples_per_second"
+_FIRST = "first_batch_s"
+_TORCH = ("torch",)
+_LIMIT = ("limit",)
+_VECTORS = "32 float32 + label"
+
+_ALL = (
+    Case(
+        "small",
+        f"{_VECTORS}, prepare per sample",
+        256,
+        2,
+        {"ours": 2048, "torch": 256, "torch0": 256, "limit": 8192},
+        datasets.VectorDataset,
+        (Requirement(_RATE, 8, _TORCH), Requirement(_RATE, 0.35, _LIMIT)),
+    ),
+    Case(
+        "small-bulk",
+        f"{_VECTORS}, prepare_batch",
+        256,
+        2,
+        {
+            "ours": 4096,
+            "torch": 256,
+            "torch-listed": 256,
+            "torch-arrays": 2048,
+            "torch0": 256,
+            "limit": 32768,
+        },
+        datasets.BulkVectorDataset,
+        (Requirement(_RATE, 20, ("torch", "torch-listed")),),
+        worker="BulkCopyWorker",
+        others={
+            "torch": datasets.VectorDataset,
+            "torch0": datasets.VectorDataset,
+            "torch-listed": datasets.ListedVectorDataset,
+        },
+        notes={
+            "torch-listed": "__getitems__ returns a list of samples, default collate",
+            "torch-arrays": "__getitems__ returns arrays, collate_fn wraps them",
+        },
+    ),
+    Case(
+        "small-seeded",
+        f"{_VECTORS}, one draw each, shuffled",
+        256,
+        2,
+        {"ours": 1024, "torch": 192, "torch0": 192, "limit": 1024},
+        datasets.VectorDataset,
+        (Requirement(_RATE, 3, _TORCH),),
+        worker="DrawingWorker",
+        others={
+            "torch": _from_torch("TorchSeededDataset"),
+            "torch0": _from_torch("TorchSeededDataset"),
+            "limit": datasets.DrawingVectorDataset,
+        },
+        shuffle=True,
+        seed=0,
+        notes={
+            "torch": "reseeds a torch.Generator per sample",
+            "limit": "draws without reseeding, in sequence",
+        },
+    ),
+    Case(
+        "big",
+        "(3, 224, 224) float32, copied",
+        64,
+        2,
+        {"ours": 320, "torch": 32, "torch0": 32, "limit": 320},
+        datasets.ImageDataset,
+        (Requirement(_RATE, 10, _TORCH), Requirement(_RATE, 0.9, _LIMIT)),
+        shape=(3, 224, 224),
+    ),
+    Case(
+        "jpeg",
+        "decode 500x375, crop, resize 224",
+        64,
+        2,
+        {"ours": 32, "torch": 24, "torch0": 12, "limit": 32},
+        photos.PhotoDataset,
+        (Requirement(_RATE, 0.95, _LIMIT),),
+        shape=(224, 224, 3),
+        dtype="uint8",
+        needs=("cv2", "simplejpeg"),
+    ),
+    Case(
+        "wait",
+        "5 ms sleep",
+        64,
+        16,
+        {"ours": 64, "ours-fork": 64, "torch": 48, "torch0": 1, "limit": 64},
+        partial(datasets.WaitingDataset, seconds=0.005),
+        (
+            Requirement(_FIRST, 1 / 2, _TORCH, at_most=True),
+            Requirement(_FIRST, 1 / 3, _TORCH, at_most=True, contender="ours-fork"),
+            Requirement(_RATE, 0.97, _LIMIT),
+        ),
+    ),
+    Case(
+        "wait64",
+        "5 ms sleep",
+        64,
+        64,
+        {"ours": 256, "torch": 128, "torch0": 1, "limit": 256},
+        partial(datasets.WaitingDataset, seconds=0.005),
+        (Requirement(_RATE, 0.95, _LIMIT),),
+    ),
+    Case(
+        "uneven",
+        "every 16th 160 ms, others 2 ms",
+        64,
+        16,
+        {"ours": 48, "torch": 32, "torch0": 1, "limit": 48},
+        partial(datasets.WaitingDataset, seconds=0.002, slow_seconds=0.160),
+        (Requirement(_RATE, 0.97, _LIMIT),),
+    ),
+    Case(
+        "step",
+        "small, caller spins 2 ms a batch",
+        64,
+        2,
+        {"ours": 320, "torch": 192, "torch0": 192},
+        datasets.VectorDataset,
+        (Requirement("ms_per_batch", 2.2, at_most=True),),
+        step_s=0.002,
+    ),
+    Case(
+        "start",
+        "dataset that imports torch, fresh interpreter",
+        64,
+        8,
+        {"ours": 64, "torch": 64},
+        _from_torch("TorchImportingDataset"),
+        (Requirement(_FIRST, 1 / 4, _TORCH, at_most=True),),
+        kind="first",
+        needs=("torch",),
+        notes={"torch": "multiprocessing_context='spawn'"},
+    ),
+    Case(
+        "shuffle",
+        "10^9 shuffled indices, first batch",
+        64,
+        2,
+        {"ours": 10**9 // 64},
+        datasets.EndlessDataset,
+        (
+            Requirement("reopen_s", 0.1, at_most=True),
+            Requirement("rss_growth_mb", 50, at_most=True),
+        ),
+        shuffle=True,
+        kind="reopen",
+        notes={"torch": "not run: its list of 10^9 shuffled indices takes about 44 GB"},
+    ),
+)
+
+#: Every case, by name, in the order in which they run.
+CASES: Mapping[str, Case] = {case.name: case for case in _ALL}
+
+#: What `--quick` runs when no case is named.
+QUICK = ("small", "small-bulk", "step", "shuffle")

@@ -1,0 +1,88 @@
+"""From a finished mini-batch as it came to the dict that the caller gets."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import LoaderError, WorkerError, WorkerTraceback
+from .encoding import decode, join, load_object
+from .protocol import Segment, Status
+from .ring import NO_SLOT, BufferRing
+
+__all__ = ["RawBatch", "assemble", "rebuild_exception"]
+
+
+class RawBatch(NamedTuple):
+    """A finished mini-batch as it came: its place, and frames that are not decoded."""
+
+    slot: int
+    rows: int
+    status: int
+    segments: list[Segment]
+    frames: list[bytes]
+
+
+def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any]:
+    """Make arrays and lists of a mini-batch.
+
+    Raises
+    ------
+    Exception
+        The exception that its samples raised.
+    """
+    if raw.status == Status.FAILED:
+        if ring is not None:
+            ring.give_back(raw.slot)
+        raise rebuild_exception(raw.frames[0])
+    base = ring.lease(raw.slot) if ring is not None and raw.slot != NO_SLOT else None
+    layout = ring.layout if ring is not None else None
+    if base is not None and layout is not None and not raw.frames:
+        arrays: dict[str, Any] = layout.views(base, raw.rows)
+        return arrays
+    columns = []
+    first = 0
+    for segment in raw.segments:
+        columns.append(decode(raw.frames[first : first + segment.frames], base))
+        first += segment.frames
+    if layout is None:
+        joined = join(columns)
+        if ring is not None:
+            size = sum(value.nbytes for value in joined.values() if isinstance(value, np.ndarray))
+            ring.largest_free_form = max(ring.largest_free_form, size)
+        return joined
+    fields = layout.views(base, raw.rows) if base is not None else {}
+    return fields | _join_lists(columns, raw.segments)
+
+
+def _join_lists(columns: list[dict[str, Any]], segments: list[Segment]) -> dict[str, Any]:
+    """Join the lists (and, without slots, the arrays) of a mini-batch's chunks."""
+    if len(columns) == 1:
+        return columns[0]
+    joined: dict[str, Any] = {}
+    for key in dict.fromkeys(key for column in columns for key in column):
+        for column, segment in zip(columns, segments, strict=True):
+            if key not in column:
+                raise ValueError(
+                    f"batch[{key!r}] has no value for the sample with index {segment.index}: prepare "
+                    "must append exactly one value per sample to each list."
+                )
+        pieces = [column[key] for column in columns]
+        if isinstance(pieces[0], np.ndarray):
+            joined[key] = np.concatenate(pieces)
+        else:
+            joined[key] = [value for piece in pieces for value in piece]
+    return joined
+
+
+def rebuild_exception(data: bytes) -> BaseException:
+    """Make the exception that a worker described, its traceback attached as the cause."""
+    try:
+        error, name, text, trace = load_object(data)
+    except Exception as failure:  # a user's class may raise anything when it is unpickled
+        return LoaderError(f"An exception of a worker could not be unpickled: {failure!r}.")
+    if error is None or isinstance(error, StopIteration | GeneratorExit):
+        return WorkerError(name, text, trace)
+    error.__cause__ = WorkerTraceback(trace)
+    return error  # type: ignore[no-any-return]

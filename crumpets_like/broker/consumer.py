@@ -1,0 +1,369 @@
+"""The receiving end in the training process: results in, ordered mini-batches out."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from ..errors import LoaderClosed, LoaderTimeout
+from .assembly import RawBatch, assemble, rebuild_exception
+from .processes import Wakeup
+from .protocol import MOST_BYTES, Failure, Item, Results, Segment, Status, WorkersUp, unpack
+from .ring import BufferRing
+
+__all__ = ["END", "Consumer", "Stream"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Mark:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+END = _Mark("END")  # no more mini-batches in this pass
+_CLOSED = _Mark("CLOSED")
+_NUDGE = _Mark("NUDGE")  # look again: something changed
+
+
+class Stream:
+    """Mini-batches of one pass, put in order.
+
+    Parameters
+    ----------
+    in_order : bool
+        Deliver by number; False: as they are finished.
+    """
+
+    def __init__(self, in_order: bool = True) -> None:
+        self._in_order = in_order
+        self._lock = threading.Lock()
+        self._early: dict[int, RawBatch] = {}
+        self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._next = 0  # number of the next mini-batch to deliver
+        self._total: int | None = None
+        self._error: BaseException | None = None
+        self.received = 0
+
+    @property
+    def ready(self) -> int:
+        """Mini-batches that wait for the caller."""
+        return self._ready.qsize()
+
+    def add(self, number: int, batch: RawBatch) -> None:
+        """A mini-batch is finished."""
+        with self._lock:
+            self.received += 1
+            if self._in_order:
+                self._early[number] = batch
+                while (batch_in_turn := self._early.pop(self._next, None)) is not None:
+                    self._ready.put(batch_in_turn)
+                    self._next += 1
+            else:
+                self._ready.put(batch)
+                self._next += 1
+            self._end_if_complete()
+
+    def end(self, total: int, error: BaseException | None = None) -> None:
+        """There are `total` mini-batches; then `error` is raised, or the pass ends."""
+        with self._lock:
+            self._total, self._error = total, error
+            self._end_if_complete()
+
+    def _end_if_complete(self) -> None:
+        if self._next == self._total:
+            self._ready.put(END if self._error is None else self._error)
+
+    def put(self, mark: Any) -> None:
+        """Put a mark or an exception behind what is ready."""
+        self._ready.put(mark)
+
+    def get(self, timeout: float | None) -> Any:
+        """Next mini-batch, mark or exception; raises queue.Empty after `timeout` seconds."""
+        return self._ready.get(timeout=timeout)
+
+    def drain(self) -> list[RawBatch]:
+        """Take out everything that was not delivered."""
+        with self._lock:
+            left = list(self._early.values())
+            self._early.clear()
+        while True:
+            try:
+                item = self._ready.get_nowait()
+            except queue.Empty:
+                return left
+            if isinstance(item, RawBatch):
+                left.append(item)
+
+
+class Consumer:
+    """Receives finished mini-batches, restores their order, makes arrays of them.
+
+    Parameters
+    ----------
+    result_address : str
+        Stream of results.
+    control_address : str
+        Stream of exceptions from other processes.
+    recv_timeout : int
+        Most milliseconds of one wait of the receiving thread.
+    bind : bool
+        Bind the addresses; False: connect to them.
+    """
+
+    def __init__(
+        self, result_address: str, control_address: str, recv_timeout: int = 1000, bind: bool = True
+    ) -> None:
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._wakeup = Wakeup()
+        self._recv_timeout = recv_timeout
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._ring: BufferRing | None = None
+        self._default = Stream()
+        self._streams: dict[int, Stream] = {0: self._default}
+        self._watched: dict[int, Callable[[], BaseException]] = {}
+        self.workers_up = False
+        self.seconds_per_sample = 0.0
+        self.chunk_samples = 0
+        try:
+            self._results = self._socket(result_address, bind)
+            self._control = self._socket(control_address, bind)
+        except BaseException:
+            self._context.destroy(linger=0)
+            self._wakeup.close()
+            raise
+
+    def _socket(self, address: str, bind: bool) -> zmq.Socket[bytes]:
+        made = self._context.socket(zmq.PULL)
+        made.linger = 0
+        made.rcvhwm = 0  # the window of the producer bounds what is under way
+        made.maxmsgsize = MOST_BYTES
+        if bind:
+            made.bind(address)
+        else:
+            made.connect(address)
+        return made
+
+    @property
+    def context(self) -> zmq.Context[Any]:
+        """Context of this process's sockets; :meth:`stop` ends it."""
+        return self._context
+
+    def set_buffer_manager(self, ring: BufferRing) -> None:
+        """Set the ring whose slots the results lie in."""
+        self._ring = ring
+
+    def watch(self, descriptor: int, why: Callable[[], BaseException]) -> None:
+        """Fail with ``why()`` when `descriptor` becomes readable. Before :meth:`start`."""
+        self._watched[descriptor] = why
+
+    # -- passes --------------------------------------------------------------------------
+
+    def open(self, pass_id: int, in_order: bool) -> Stream:
+        """Begin to collect the mini-batches of a pass."""
+        stream = self._streams[pass_id] = Stream(in_order)
+        if self._failure is not None:
+            stream.put(self._failure)
+        return stream
+
+    def close(self, pass_id: int) -> None:
+        """Forget a pass: its slots, late ones included, go back to the ring."""
+        stream = self._streams.pop(pass_id, None)
+        if stream is not None and self._ring is not None:
+            for batch in stream.drain():
+                self._ring.give_back(batch.slot)
+
+    # -- the receiving thread ------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the receiving thread."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_receive, args=(weakref.ref(self),), name="crumpets-consumer", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and close the sockets; retrieving raises LoaderClosed from now on."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._wakeup.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._results.close()
+        self._control.close()
+        self._context.destroy(linger=0)
+        self._wakeup.close()
+        for stream in list(self._streams.values()):
+            stream.put(_CLOSED)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_stopping", True):
+            self.stop()
+
+    def _accept_results(self) -> None:
+        while True:
+            try:
+                head, *frames = self._results.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = unpack(head)
+                if not isinstance(message, Results):
+                    raise ValueError(f"a {type(message).__name__} on the stream of results")
+            except ValueError as error:
+                logger.warning("dropped a message: %s", error)
+                continue
+            self.seconds_per_sample = message.seconds_per_sample
+            self.chunk_samples = message.chunk_samples
+            first = 0
+            for item in map(Item._make, message.items):
+                segments = [Segment._make(segment) for segment in item.segments]
+                count = sum(segment.frames for segment in segments)
+                if item.status == Status.FAILED:
+                    count = 1
+                mine = frames[first : first + count]
+                first += count
+                self._deliver(item, segments, mine)
+
+    def _deliver(self, item: Item, segments: list[Segment], frames: list[bytes]) -> None:
+        stream = self._streams.get(item.pass_id)
+        if stream is not None and item.status != Status.CANCELLED:
+            stream.add(item.number, RawBatch(item.slot, item.rows, item.status, segments, frames))
+            if item.pass_id not in self._streams:  # closed in this very moment
+                stream.drain()
+        elif self._ring is not None:
+            self._ring.give_back(item.slot)
+
+    def _accept_control(self) -> None:
+        while True:
+            try:
+                head, *frames = self._control.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = unpack(head)
+            except ValueError as error:
+                logger.warning("dropped a message: %s", error)
+                continue
+            if isinstance(message, WorkersUp):
+                self.set_workers_up()
+            elif isinstance(message, Failure):
+                self.fail(rebuild_exception(frames[0]))
+
+    def set_workers_up(self) -> None:
+        """All workers are ready: from now on waiting counts."""
+        self.workers_up = True
+        for stream in list(self._streams.values()):
+            stream.put(_NUDGE)
+
+    def fail(self, error: BaseException) -> None:
+        """End every pass with `error`, behind the mini-batches that are ready."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        for stream in list(self._streams.values()):
+            stream.put(error)
+        if self._ring is not None:
+            self._ring.wake()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended everything, if any."""
+        return self._failure
+
+    # -- for the caller ------------------------------------------------------------------
+
+    def retrieve_data(self, stream: Stream | None = None, timeout: float | None = None) -> Any:
+        """Next mini-batch of a pass as it came.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            The pass; default: pass 0.
+        timeout : float, optional
+            Most seconds to wait once the workers are up; None: no limit.
+
+        Returns
+        -------
+        RawBatch, None or END
+            None after :meth:`stop`; END at the end of the pass.
+
+        Raises
+        ------
+        LoaderTimeout
+            If nothing came in time.
+        Exception
+            What the control stream brought.
+        """
+        stream = stream or self._default
+        while True:
+            try:
+                item = stream.get(timeout if self.workers_up else None)
+            except queue.Empty:
+                raise LoaderTimeout(timeout or 0.0) from None
+            if item is _NUDGE:
+                continue
+            if item is _CLOSED or isinstance(item, BaseException) or item is END:
+                stream.put(item)  # whoever asks again gets the same answer
+            if item is _CLOSED:
+                return None
+            if isinstance(item, BaseException):
+                raise item
+            return item
+
+    def retrieve(self, stream: Stream | None = None, timeout: float | None = None) -> Any:
+        """Next mini-batch of a pass: a dict of arrays and lists, or END.
+
+        Raises
+        ------
+        LoaderClosed
+            After :meth:`stop`.
+        Exception
+            As :meth:`retrieve_data`, or the exception that the mini-batch's samples raised.
+        """
+        raw = self.retrieve_data(stream, timeout)
+        if raw is None:
+            raise LoaderClosed("The loader was stopped while a mini-batch was awaited.")
+        if raw is END:
+            return END
+        return assemble(raw, self._ring)
+
+
+def _receive(reference: weakref.ref[Consumer]) -> None:
+    """Body of the receiving thread: one wait for results, control, wake-ups and deaths."""
+    consumer = reference()
+    if consumer is None:
+        return
+    poller = zmq.Poller()
+    for source in (consumer._results, consumer._control, consumer._wakeup, *consumer._watched):
+        poller.register(source, zmq.POLLIN)
+    results, control = consumer._results, consumer._control
+    recv_timeout = consumer._recv_timeout
+    while True:
+        del consumer  # so that an abandoned one can be collected during the wait
+        ready = dict(poller.poll(recv_timeout))
+        consumer = reference()
+        if consumer is None or consumer._stopping:
+            return
+        if control in ready:
+            consumer._accept_control()
+        if results in ready:
+            consumer._accept_results()
+        for descriptor in ready.keys() & consumer._watched.keys():
+            poller.unregister(descriptor)
+            consumer._accept_results()
+            consumer._accept_control()
+            consumer.fail(consumer._watched[descriptor]())

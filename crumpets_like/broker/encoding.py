@@ -1,0 +1,201 @@
+"""Values that workers return, on their way to the caller.
+
+Plain Python values are msgpack, small numpy values msgpack-numpy inside an extension,
+larger arrays lie in the slot of their mini-batch (or in a frame of their own) and only
+their place is sent. Everything else is a pickle extension of protocol 5, whose buffers
+lie in the slot as well. Types are kept: a tuple comes back as a tuple.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgpack
+import msgpack_numpy
+import numpy as np
+from numpy.typing import NDArray
+
+from .buffers import ALIGNMENT, align
+
+__all__ = ["Arena", "decode", "dump_object", "encode", "join", "load_object", "stack_or_list"]
+
+Frame: TypeAlias = bytes | memoryview | NDArray[Any]
+
+_NUMPY, _PICKLE, _ARRAY_IN_SLOT, _ARRAY_IN_FRAME = 1, 2, 3, 4
+_SMALL = 1 << 12  # bytes: below, one message is cheaper than a place in a slot
+_RAW_KINDS = "biufcmMSU"
+
+
+class Arena:
+    """A part of a slot from which one chunk takes memory, front to back."""
+
+    def __init__(self, memory: Any, slot_offset: int, start: int, stop: int) -> None:
+        self._memory = memory
+        self._slot_offset = slot_offset
+        self._next = align(start)
+        self._stop = stop
+
+    def place(self, shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int] | None:
+        """An uninitialised array and its offset in the slot; None if it does not fit."""
+        array_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        offset = self._next
+        if offset + array_bytes > self._stop:
+            return None
+        self._next = align(offset + max(array_bytes, ALIGNMENT))
+        return np.ndarray(tuple(shape), dtype, self._memory, self._slot_offset + offset), offset
+
+
+def dump_object(obj: Any, callback: Any = None) -> bytes:
+    """Pickle; by cloudpickle where plain pickle cannot (local classes and functions)."""
+    try:
+        return pickle.dumps(obj, protocol=5, buffer_callback=callback)
+    except Exception:  # user code may raise anything here; cloudpickle's error is the one to show
+        import cloudpickle
+
+        return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]
+
+
+load_object = pickle.loads
+
+
+class _Encoder:
+    def __init__(self, arena: Arena | None) -> None:
+        self._arena = arena
+        self.frames: list[Frame] = []
+        self._packer = msgpack.Packer(default=self._extension, strict_types=True)
+
+    def pack(self, obj: Any) -> Any:
+        try:
+            return self._packer.pack(obj)
+        except (OverflowError, ValueError, RecursionError):  # huge integers, lone surrogates, depth
+            self._packer.reset()
+            return msgpack.packb(self._pickle(obj))
+
+    def _extension(self, obj: Any) -> msgpack.ExtType:
+        if type(obj) is np.ndarray and obj.dtype.names is None and obj.dtype.kind in _RAW_KINDS:
+            if obj.nbytes < _SMALL:
+                return msgpack.ExtType(_NUMPY, msgpack_numpy.packb(np.ascontiguousarray(obj).reshape(obj.shape)))
+            return self._array(obj)
+        if isinstance(obj, np.bool_ | np.number):
+            return msgpack.ExtType(_NUMPY, msgpack_numpy.packb(obj))
+        return self._pickle(obj)
+
+    def _array(self, array: NDArray[Any]) -> msgpack.ExtType:
+        place = self._arena.place(array.shape, array.dtype) if self._arena else None
+        facts = [array.dtype.str, array.shape]
+        if place is None:
+            self.frames.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            return msgpack.ExtType(_ARRAY_IN_FRAME, msgpack.packb([*facts, len(self.frames)]))
+        target, offset = place
+        target[...] = array
+        return msgpack.ExtType(_ARRAY_IN_SLOT, msgpack.packb([*facts, offset]))
+
+    def _pickle(self, obj: Any) -> msgpack.ExtType:
+        buffers: list[bytes] = []
+
+        def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+            try:
+                raw = buffer.raw()
+            except BufferError:
+                return True
+            if raw.nbytes < _SMALL:
+                return True
+            buffers.append(msgpack.packb(self._array(np.frombuffer(raw, np.uint8))))
+            return False
+
+        stream = dump_object(obj, keep_in_band)
+        return msgpack.ExtType(_PICKLE, msgpack.packb([stream, buffers]))
+
+
+def encode(columns: dict[str, Any], arena: Arena | None) -> list[Frame]:
+    """Encode named values as frames; no frame at all for an empty dict.
+
+    Raises
+    ------
+    Exception
+        Whatever pickling a value raises.
+    """
+    if not columns:
+        return []
+    encoder = _Encoder(arena)
+    packed = {}
+    for key, value in columns.items():
+        if type(value) is np.ndarray and value.dtype.kind in _RAW_KINDS and value.dtype.names is None:
+            packed[key] = msgpack.packb(encoder._array(value)) if value.nbytes >= _SMALL else encoder.pack(value)
+        else:
+            packed[key] = encoder.pack(value)
+    return [msgpack.packb(packed), *encoder.frames]
+
+
+def decode(frames: Sequence[Any], base: NDArray[np.uint8] | None) -> dict[str, Any]:
+    """Decode what :func:`encode` made; arrays in the slot become views of `base`."""
+    if not frames:
+        return {}
+
+    def extension(code: int, data: bytes) -> Any:
+        if code == _NUMPY:
+            value = msgpack_numpy.unpackb(data)
+            return value.copy() if isinstance(value, np.ndarray) else value
+        if code == _ARRAY_IN_SLOT:
+            dtype, shape, offset = msgpack.unpackb(data)
+            return np.ndarray(tuple(shape), np.dtype(dtype), base, offset)
+        if code == _ARRAY_IN_FRAME:
+            dtype, shape, number = msgpack.unpackb(data)
+            return np.frombuffer(bytearray(frames[number]), np.dtype(dtype)).reshape(shape)
+        stream, buffers = msgpack.unpackb(data)
+        return pickle.loads(stream, buffers=[unpack(buffer) for buffer in buffers])
+
+    def unpack(data: bytes) -> Any:
+        return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False)
+
+    return {key: unpack(data) for key, data in msgpack.unpackb(frames[0], strict_map_key=False).items()}
+
+
+def stack_or_list(values: list[Any]) -> Any:
+    """Stack equal-shaped arrays, Python numbers and bools; anything else stays a list."""
+    first = values[0]
+    if isinstance(first, np.ndarray | np.generic):
+        if first.dtype.kind not in _RAW_KINDS or first.dtype.names is not None:
+            return values
+        shape = first.shape
+        for value in values:
+            if not isinstance(value, np.ndarray | np.generic) or value.shape != shape:
+                return values
+            if value.dtype.kind not in _RAW_KINDS or value.dtype.names is not None:
+                return values
+        try:
+            return np.stack(values)
+        except TypeError:  # dtypes without a common one: dates and numbers
+            return values
+    if type(first) in (bool, int, float, complex) and all(
+        type(value) in (bool, int, float, complex) for value in values
+    ):
+        array = np.array(values)
+        return array if array.dtype.kind in "biufc" else values  # integers beyond 64 bits
+    return values
+
+
+def join(columns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join the free-form columns of a mini-batch's chunks, as if there had been one chunk."""
+    if len(columns) == 1:
+        return columns[0]
+    keys = dict.fromkeys(key for column in columns for key in column)
+    joined: dict[str, Any] = {}
+    for key in keys:
+        pieces = [column[key] for column in columns if key in column]
+        arrays = [piece for piece in pieces if isinstance(piece, np.ndarray)]
+        if len(arrays) == len(pieces) and len({array.shape[1:] for array in arrays}) == 1:
+            joined[key] = np.concatenate(arrays)
+            continue
+        values: list[Any] = []
+        for piece in pieces:
+            if not isinstance(piece, np.ndarray):
+                values.extend(piece)
+            elif piece.ndim == 1:  # it was made of numbers
+                values.extend(piece.tolist())
+            else:
+                values.extend(piece)
+        joined[key] = stack_or_list(values)
+    return joined

@@ -1,0 +1,405 @@
+"""Everything that runs behind a loader, started and stopped as one.
+
+:class:`Engine` drives worker processes or threads; :class:`LocalEngine` in ``local.py`` does the
+same in the caller's thread. Both carry several passes at once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+import weakref
+from typing import Any, NamedTuple
+
+from ..epochs import EpochPlan
+from ..errors import BufferExhausted, LoaderClosed, LoaderError
+from .addresses import make_addresses, remove_directory, sweep
+from .buffers import SlotLayout
+from .consumer import END, Consumer
+from .launch import SupervisorHandle
+from .payload import Payload, load_payload
+from .processes import Wakeup
+from .producer import Pass, Producer
+from .ring import BufferRing
+from .runner import Runner, overrides
+from .settings import Settings
+from .supervisor import BROKER_DIED
+from .worker import BufferWorker, Worker
+from .worker_loop import serve
+
+__all__ = ["START_METHODS", "Engine", "EngineFacts", "EngineOptions", "ring_for"]
+
+START_METHODS = ("forkserver", "spawn", "fork", "thread")
+
+_TINY_RING = 1 << 24  # bytes: while slots are tiny, so much may be requested ahead
+_MOST_AHEAD = 256  # mini-batches
+_SECONDS_AHEAD = 0.04  # per worker: two groups of CHUNK_SECONDS with it, as much ready
+_STOP_SECONDS = 1.8  # then by force
+
+
+class EngineOptions:
+    """What a front end asks of its engine.
+
+    Parameters
+    ----------
+    worker_template : Worker
+        Copied for each worker.
+    dataset : object or None
+        What indices refer to; None where samples travel.
+    mini_batch_size : int
+        Most samples of a mini-batch.
+    nworkers : int
+        Workers; 0: the caller's thread does the work.
+    shared_memory : bool or int
+        True: a ring of at least 2·nworkers buffers; n: of n buffers; False or 0: arrays travel
+        in messages.
+    prefetch : int or None
+        Most mini-batches requested ahead; None: as many as there are buffers.
+    in_order : bool
+        Deliver mini-batches in order.
+    timeout : float or None
+        Most seconds the caller waits for a mini-batch.
+    start_method : str
+        One of :data:`START_METHODS`.
+    max_buffers : int or None
+        Most buffers, those that the caller holds included.
+    seed : int
+        Of the samples' generators.
+    seed_globals : bool
+        Seed the global generators for each sample, too.
+    """
+
+    def __init__(
+        self,
+        worker_template: Worker,
+        dataset: Any,
+        mini_batch_size: int,
+        nworkers: int,
+        *,
+        shared_memory: bool | int = True,
+        prefetch: int | None = None,
+        in_order: bool = True,
+        timeout: float | None = None,
+        start_method: str = "forkserver",
+        max_buffers: int | None = None,
+        seed: int = 0,
+        seed_globals: bool = False,
+    ) -> None:
+        self.worker_template = worker_template
+        self.dataset = dataset
+        self.mini_batch_size = mini_batch_size
+        self.nworkers = nworkers
+        self.adaptive = shared_memory is True and prefetch is None
+        usual = max(2, 2 * nworkers)
+        if shared_memory is True:
+            self.buffers = min(usual, max_buffers or usual)
+        else:
+            self.buffers = int(shared_memory)
+        self.prefetch = min(prefetch or usual, self.buffers) if self.buffers else prefetch or usual
+        self.in_order = in_order
+        self.timeout = timeout
+        self.start_method = start_method
+        self.max_buffers = max_buffers
+        self.seed = seed
+        self.seed_globals = seed_globals
+
+    @property
+    def splittable(self) -> bool:
+        """Whether several workers may make one mini-batch."""
+        template = self.worker_template
+        return isinstance(template, BufferWorker) or not overrides(template, "collate")
+
+
+class EngineFacts(NamedTuple):
+    """State of an engine at one moment; buffers as in :class:`crumpets_like.Statistics`."""
+
+    free: int
+    filling: int
+    ready: int
+    held: int
+    busy_seconds: tuple[float, ...]  # of each worker
+    chunk_samples: int
+    starved: bool  # slots wait for samples that the iterable has not given yet
+
+
+def ring_for(options: EngineOptions) -> BufferRing:
+    """Make the ring that some options ask for."""
+    template = options.worker_template
+    layout = None
+    if isinstance(template, BufferWorker):
+        layout = SlotLayout(template.buffer_specs, options.mini_batch_size)
+    return BufferRing(layout, options.buffers, options.nworkers, options.max_buffers)
+
+
+class Engine:
+    """Broker, workers, ring, producer and consumer of one loader.
+
+    Parameters
+    ----------
+    options : EngineOptions
+        With at least one worker.
+
+    Raises
+    ------
+    MemoryError
+        If the ring does not fit the available memory.
+    Exception
+        If the template or the dataset cannot be pickled: the text names the attribute.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._passes: dict[int, Pass] = {}
+        self._stopped = False
+        self._start()
+        self._finalizer = weakref.finalize(self, _stop, self._parts, os.getpid())
+
+    def _start(self) -> None:
+        options = self._options
+        in_threads = options.start_method == "thread"
+        sweep()
+        contents = {"worker_template": options.worker_template, "dataset": options.dataset}
+        if in_threads:  # they share the dataset
+            contents = {"worker_template": options.worker_template}
+        payload = Payload(contents)
+        uid = f"{os.getpid():x}-{secrets.token_hex(4)}"
+        self._parts = parts = _Parts(uid)
+        try:
+            ring = parts.ring = ring_for(options)
+            kinds = (("work", 1), ("worker", 1), ("consume", 1), ("control", 1))
+            work, worker, consume, control = (a[0] for a in make_addresses(uid, "loader", kinds))
+            # The "fork" supervisor must be there before our threads and sockets.
+            supervisor = parts.supervisor = SupervisorHandle(
+                options.start_method, [ring.descriptor, payload.descriptor]
+            )
+            consumer = parts.consumer = Consumer(consume, control)
+            consumer.set_buffer_manager(ring)
+            consumer.watch(supervisor.death, lambda: _why_ended(supervisor))
+            settings = Settings(
+                start_method=options.start_method,
+                nworkers=options.nworkers,
+                rows=options.mini_batch_size,
+                splittable=options.splittable,
+                seed=options.seed,
+                seed_globals=options.seed_globals,
+                stride=ring.geometry.stride,
+                slots=ring.geometry.slots,
+                work_address=work,
+                worker_address=worker,
+                result_address=consume,
+                control_address=control,
+                uid=uid,
+                restarts=2 * options.nworkers,
+                ring=ring.descriptor,
+                payload=payload.descriptor,
+                payload_size=payload.size,
+                trainer=os.getpid(),
+                modules=payload.modules,
+            )
+            supervisor.configure(settings)
+            parts.producer = Producer(
+                work, consumer.context, ring, options.mini_batch_size, options.prefetch
+            )
+            consumer.start()
+            if in_threads:
+                self._start_threads(payload, settings)
+            ring.touch()
+        except BaseException:
+            _stop(parts, os.getpid())
+            raise
+        finally:
+            payload.close()
+
+    def _start_threads(self, payload: Payload, settings: Settings) -> None:
+        parts = self._parts
+        parts.wakeup = Wakeup()
+        for worker_id in range(settings.nworkers):
+            template = load_payload(payload.descriptor, payload.size)["worker_template"]
+            runner = Runner(
+                template,
+                self._options.dataset,
+                parts.ring.mapping,
+                settings.geometry,
+                settings.rows,
+                worker_id=worker_id,
+                seed=settings.seed,
+                seed_globals=False,
+            )
+            thread = threading.Thread(
+                target=serve,
+                args=(runner, parts.consumer.context, settings, worker_id, [parts.wakeup.fileno()]),
+                name=f"crumpets-w{worker_id}",
+                daemon=True,
+            )
+            thread.start()
+            parts.threads.append(thread)
+
+    # -- passes --------------------------------------------------------------------------
+
+    def open(self, plan: EpochPlan, after: Pass | None = None) -> Pass:
+        """Begin a pass; its first mini-batches are requested at once as far as the window allows.
+
+        With `after` it is requested behind another pass, in what that leaves of the window.
+        """
+        self._check_open()
+        producer = self._parts.producer
+        pass_id = producer.new_id()
+        stream = self._parts.consumer.open(pass_id, self._options.in_order)
+        this = self._passes[pass_id] = Pass(pass_id, plan, stream)
+        producer.open(this)
+        if after is not None:
+            after.successor = this
+        self.request(after or this)
+        return this
+
+    def request(self, this: Pass) -> None:
+        """Request what may be requested ahead."""
+        producer = self._parts.producer
+        if self._options.adaptive:
+            producer.window = self._window()
+        producer.refill()
+        producer.fill(this)
+
+    def _window(self) -> int:
+        """Mini-batches to request ahead: more while they are quick and tiny."""
+        options, consumer = self._options, self._parts.consumer
+        seconds = consumer.seconds_per_sample * options.mini_batch_size
+        if seconds <= 0:
+            return options.prefetch
+        ring = self._parts.ring
+        size = max(ring.largest_free_form, 1) if ring.free_form else ring.geometry.stride
+        most = min(_MOST_AHEAD, _TINY_RING // size, ring.limit)
+        wanted = int(options.nworkers * _SECONDS_AHEAD / seconds)
+        return max(options.prefetch, min(most, wanted))
+
+    def next_batch(self, this: Pass) -> list[Any] | None:
+        """The next batch of a pass, a list of mini-batches; None at its end.
+
+        Raises
+        ------
+        BufferExhausted
+            If the caller holds all buffers.
+        LoaderTimeout, WorkerDied, Exception
+            As :meth:`Consumer.retrieve`.
+        """
+        self._check_open()
+        consumer, producer = self._parts.consumer, self._parts.producer
+        while True:
+            self.request(this)
+            if producer.granted == 0 and not this.exhausted:
+                self._wait_for_slot()
+                continue
+            mini_batch = consumer.retrieve(this.stream, self._options.timeout)
+            if mini_batch is END:
+                return None
+            producer.retrieved(this)
+            this.partial.append(mini_batch)
+            if len(this.partial) == this.counts[0]:
+                this.counts.popleft()
+                batch, this.partial = this.partial, []
+                return batch
+
+    def _wait_for_slot(self) -> None:
+        ring, consumer = self._parts.ring, self._parts.consumer
+        slot = ring.take_or_collect()
+        if slot is not None:
+            self._parts.producer.grant(slot)
+        elif ring.held + self._parts.producer.granted >= ring.limit:
+            raise BufferExhausted(ring.held, ring.limit)
+        elif consumer.failure is not None:
+            raise consumer.failure
+        else:  # slots of a pass that was left early are on their way back
+            ring.wait_for_return(None)
+
+    def close_pass(self, this: Pass) -> None:
+        """Drop what is left of a pass."""
+        if self._passes.pop(this.id, None) is not None and not self._stopped:
+            self._parts.producer.cancel(this)
+            self._parts.consumer.close(this.id)
+
+    def join_pass(self, this: Pass, timeout: float | None) -> bool:
+        """Wait until the pass's reading thread, if any, has ended; False after `timeout`."""
+        if this.thread is not None:
+            this.thread.join(timeout)
+            return not this.thread.is_alive()
+        return True
+
+    # -- state ---------------------------------------------------------------------------
+
+    def facts(self) -> EngineFacts:
+        """State of the buffers and of the workers."""
+        ring, consumer, producer = self._parts.ring, self._parts.consumer, self._parts.producer
+        live = self._passes.values()
+        ready = sum(this.stream.received - this.retrieved for this in live)
+        return EngineFacts(
+            free=ring.idle + producer.waiting,
+            filling=sum(this.requested - this.stream.received for this in live),
+            ready=ready,
+            held=ring.held,
+            busy_seconds=tuple(
+                ring.status.busy_seconds(worker_id) for worker_id in range(self._options.nworkers)
+            ),
+            chunk_samples=consumer.chunk_samples,
+            starved=any(this.thread is not None for this in live) and producer.waiting == 0,
+        )
+
+    def _check_open(self) -> None:
+        if self._stopped:
+            raise LoaderClosed("The loader was stopped; start() it again before it is iterated.")
+
+    def stop(self) -> None:
+        """End everything; mini-batches that the caller holds stay valid."""
+        if self._stopped:
+            return
+        for this in list(self._passes.values()):
+            self.close_pass(this)
+        self._stopped = True
+        self._finalizer()
+
+
+class _Parts:
+    """What has to be ended, in a form that does not keep the engine alive."""
+
+    ring: BufferRing
+    consumer: Consumer
+    producer: Producer
+    supervisor: SupervisorHandle
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.threads: list[threading.Thread] = []
+        self.wakeup: Wakeup | None = None
+
+
+def _why_ended(supervisor: SupervisorHandle) -> BaseException:
+    code = supervisor.reap()
+    who = "broker" if code == BROKER_DIED else "supervisor"
+    return LoaderError(
+        f"The loader's {who} process ended unexpectedly (supervisor pid {supervisor.pid}, exit code "
+        f"{code}), so no more mini-batches can come. Likely cause: it was killed, from outside or "
+        "for lack of memory (see the kernel log). stop() and start() the loader to go on."
+    )
+
+
+def _stop(parts: _Parts, owner: int) -> None:
+    """End all parts that were started, in the order in which they depend on each other."""
+    if os.getpid() != owner:  # a forked child of the user: nothing here is its own
+        return
+    deadline = time.monotonic() + _STOP_SECONDS
+    if hasattr(parts, "producer"):
+        parts.producer.stop()
+    if parts.wakeup is not None:
+        parts.wakeup.set()
+    for thread in parts.threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if hasattr(parts, "supervisor"):
+        parts.supervisor.stop(max(0.1, deadline - time.monotonic()))
+    if hasattr(parts, "consumer"):
+        parts.consumer.stop()
+    if hasattr(parts, "ring"):
+        parts.ring.close()
+    if parts.wakeup is not None and not any(thread.is_alive() for thread in parts.threads):
+        parts.wakeup.close()
+    remove_directory(parts.uid)

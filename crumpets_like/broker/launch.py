@@ -1,0 +1,125 @@
+"""Starting and ending the supervisor, seen from the training process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+
+from .processes import death_descriptor, wait_readable
+from .settings import Settings
+
+__all__ = ["SupervisorHandle", "interpreter_command"]
+
+# Libraries that start threads when they are imported; their workers have one thread each.
+_ONE_THREAD = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+def interpreter_command(call: str) -> list[str]:
+    """Command line of a fresh interpreter with this one's module search path.
+
+    Raises
+    ------
+    RuntimeError
+        If the path of the interpreter is not known (embedded Python).
+    """
+    if not sys.executable:
+        raise RuntimeError(
+            "sys.executable is empty (an embedded Python?), so no fresh interpreter can be started: "
+            'set it, or use start_method="fork" or "thread".'
+        )
+    path = [os.path.abspath(entry) for entry in sys.path]
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {call}"]
+
+
+class SupervisorHandle:
+    """The supervisor process as its parent sees it.
+
+    Parameters
+    ----------
+    start_method : str
+        ``"fork"`` forks this process, everything else starts a fresh interpreter.
+    descriptors : list of int
+        Descriptors that it passes on to the workers.
+
+    Attributes
+    ----------
+    pid : int
+        Process id.
+    death : int
+        Death descriptor.
+    """
+
+    def __init__(self, start_method: str, descriptors: list[int]) -> None:
+        self._channel, theirs = socket.socketpair()
+        if start_method == "fork":
+            self.pid = self._fork(theirs)
+        else:
+            self.pid = self._start_interpreter(theirs, descriptors)
+        theirs.close()
+        self.death = death_descriptor(self.pid)
+        self.exit_code: int | None = None
+        self._lock = threading.Lock()
+
+    def _fork(self, theirs: socket.socket) -> int:
+        for stream in (sys.stdout, sys.stderr):  # or both processes would write what is buffered
+            with contextlib.suppress(Exception):
+                stream.flush()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # whoever asks for "fork" knows
+            pid = os.fork()
+        if pid:
+            return pid
+        try:
+            os.setsid()
+            self._channel.close()
+            from .supervisor import supervise
+
+            supervise(theirs)
+        finally:
+            os._exit(1)
+
+    def _start_interpreter(self, theirs: socket.socket, descriptors: list[int]) -> int:
+        call = f"from crumpets_like.broker.supervisor import main; main({theirs.fileno()})"
+        process = subprocess.Popen(
+            interpreter_command(call),
+            pass_fds=[theirs.fileno(), *descriptors],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+        )
+        process.returncode = 0  # reaped here, by its process id: Popen must not warn or wait
+        return process.pid
+
+    def configure(self, settings: Settings) -> None:
+        """Send the settings: from now on it starts the broker and the workers."""
+        self._channel.sendall(settings.pack())
+
+    def stop(self, timeout: float) -> None:
+        """End it and everything it started, after `timeout` seconds by force."""
+        self._channel.close()
+        if not wait_readable([self.death], timeout):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)  # its session: broker and workers as well
+        self.reap()
+        os.close(self.death)
+
+    def reap(self) -> int | None:
+        """Exit code of the process, which has ended; None if user code has taken it."""
+        with self._lock:
+            if self.exit_code is None:
+                with contextlib.suppress(ChildProcessError):
+                    _, status = os.waitpid(self.pid, 0)
+                    self.exit_code = os.waitstatus_to_exitcode(status)
+            return self.exit_code

@@ -1,0 +1,158 @@
+"""The engine without workers: samples run in the caller's thread, for debuggers.
+
+Nothing is requested ahead. The dataset is the caller's own object, the worker a copy of the
+template, and results are the same as with any number of workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ..epochs import EpochPlan
+from ..errors import BufferExhausted, LoaderClosed, WorkerError
+from ..seeding import preserve_globals
+from .assembly import RawBatch, assemble
+from .engine import EngineFacts, EngineOptions, ring_for
+from .payload import Payload, load_payload
+from .protocol import Kind, Part, Segment, Status
+from .ring import BufferRing
+from .runner import Runner
+
+__all__ = ["LocalEngine", "LocalPass"]
+
+
+class LocalPass:
+    """One pass over the data in the caller's thread."""
+
+    def __init__(self, plan: EpochPlan) -> None:
+        self.plan = plan
+        self.rest: list[Any] = []  # mini-batches of the batch that is being made
+        self.partial: list[Any] = []  # those that are made
+        self.position = 0
+        self.exhausted = False  # never true: nothing is requested ahead
+
+
+class LocalEngine:
+    """Runs one worker in the caller's thread.
+
+    Parameters
+    ----------
+    options : EngineOptions
+        With ``nworkers=0``.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._stopped = False
+        payload = Payload({"worker_template": options.worker_template})
+        try:
+            worker = load_payload(payload.descriptor, payload.size)["worker_template"]
+        finally:
+            payload.close()
+        self.ring: BufferRing = ring_for(options)
+        try:
+            self._runner = Runner(
+                worker,
+                options.dataset,
+                self.ring.mapping,
+                self.ring.geometry,
+                options.mini_batch_size,
+                worker_id=0,
+                seed=options.seed,
+                seed_globals=options.seed_globals,
+                guard=preserve_globals if options.seed_globals else contextlib.nullcontext,
+            )
+            self._runner.setup()
+        except BaseException:
+            self.ring.close()
+            raise
+        self._finalizer = weakref.finalize(self, _stop, self._runner, self.ring, os.getpid())
+
+    def open(self, plan: EpochPlan, after: LocalPass | None = None) -> LocalPass:
+        """Begin a pass."""
+        self._check_open()
+        return LocalPass(plan)
+
+    def close_pass(self, this: LocalPass) -> None:
+        """Drop what is left of a pass."""
+        this.rest.clear()
+
+    def next_batch(self, this: LocalPass) -> list[Any] | None:
+        """The next batch of a pass, a list of mini-batches; None at its end.
+
+        Raises
+        ------
+        BufferExhausted
+            If the caller holds all buffers.
+        Exception
+            What the samples raise.
+        """
+        self._check_open()
+        if not this.rest and not this.partial:
+            batch = next(this.plan, None)
+            if batch is None:
+                return None
+            size = self._options.mini_batch_size
+            this.rest = [batch[start : start + size] for start in range(0, len(batch), size)]
+        while this.rest:
+            slot = self.ring.take_or_collect()
+            if slot is None:
+                raise BufferExhausted(self.ring.held, self.ring.limit)
+            keys = this.rest.pop(0)
+            this.partial.append(self._run(this, slot, keys))
+        made, this.partial = this.partial, []
+        return made
+
+    def _run(self, this: LocalPass, slot: int, keys: Any) -> dict[str, Any]:
+        if isinstance(keys, np.ndarray):
+            kind = Kind.INDICES
+        else:
+            kind = Kind.SAMPLES if this.plan.kind == "samples" else Kind.KEYS
+        rows = len(keys)
+        part = Part(slot, rows, 0, rows, this.position)
+        this.position += rows
+        try:
+            frames = self._runner.fill_part(part, this.plan.epoch, kind, keys)
+        except StopIteration as error:  # it must not look like the end of the epoch
+            self.ring.give_back(slot)
+            raise WorkerError("StopIteration", str(error)) from error
+        except BaseException:
+            self.ring.give_back(slot)
+            raise
+        segment = Segment(0, rows, len(frames), -1)
+        data: list[Any] = list(frames)
+        return assemble(RawBatch(slot, rows, Status.DONE, [segment], data), self.ring)
+
+    def facts(self) -> EngineFacts:
+        """State of the buffers and of the worker."""
+        return EngineFacts(
+            free=self.ring.idle,
+            filling=0,
+            ready=0,
+            held=self.ring.held,
+            busy_seconds=(self.ring.status.busy_seconds(0),),
+            chunk_samples=self._options.mini_batch_size,
+            starved=False,
+        )
+
+    def _check_open(self) -> None:
+        if self._stopped:
+            raise LoaderClosed("The loader was stopped; start() it again before it is iterated.")
+
+    def stop(self) -> None:
+        """Run the worker's teardown and let go of the ring."""
+        self._stopped = True
+        self._finalizer()
+
+
+def _stop(runner: Runner, ring: BufferRing, owner: int) -> None:
+    if os.getpid() == owner:
+        try:
+            runner.teardown()
+        finally:
+            ring.close()

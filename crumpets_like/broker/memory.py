@@ -1,0 +1,120 @@
+"""Memory without a name: shared segments, and how much of it there is.
+
+A segment is an anonymous file (``memfd`` on Linux; on macOS a POSIX segment that
+is unlinked as soon as it is open). It is passed by descriptor, needs no clean-up
+after ``kill -9``, and does not depend on the size of ``/dev/shm``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import sys
+from pathlib import Path
+
+__all__ = ["address_space_left", "anonymous_file", "available_memory", "hide_from_dumps"]
+
+
+def anonymous_file(name: str, size: int) -> int:
+    """Create a shared segment of `size` bytes and return its descriptor.
+
+    Raises
+    ------
+    OSError
+        If the segment cannot be that large (``RLIMIT_FSIZE``, for example).
+    """
+    if sys.platform == "linux":
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    else:
+        import _posixshmem
+
+        path = f"/crumpets-{secrets.token_hex(8)}"
+        descriptor = _posixshmem.shm_open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
+        _posixshmem.shm_unlink(path)
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def hide_from_dumps(mapping: mmap.mmap) -> None:
+    """Keep a large sparse mapping out of core dumps, where the system can."""
+    if hasattr(mmap, "MADV_DONTDUMP"):
+        mapping.madvise(mmap.MADV_DONTDUMP)
+
+
+def available_memory() -> int:
+    """Bytes that can still be used: the machine's, bounded by the control group's."""
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    for limit in _cgroup_headrooms():
+        available = min(available, limit)
+    return max(available, 0)
+
+
+def _cgroup_headrooms() -> list[int]:
+    """Bytes left in each control group (v1 and v2) above this process."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    headrooms = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, limit_name, usage_name = "/sys/fs/cgroup", "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            root, limit_name, usage_name = (
+                "/sys/fs/cgroup/memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            )
+        else:
+            continue
+        group = Path(root + path)
+        for folder in (group, *group.parents):
+            try:
+                limit = (folder / limit_name).read_text().strip()
+                usage = (folder / usage_name).read_text().strip()
+            except OSError:
+                limit = "max"
+            if limit != "max":
+                headrooms.append(int(limit) - int(usage) + _reclaimable(folder))
+            if str(folder) == root:
+                break
+    return headrooms
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of file cache in a control group: the kernel drops them when memory is needed."""
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    facts = dict(line.split() for line in lines if len(line.split()) == 2)
+    return int(facts.get("inactive_file", 0))
+
+
+def address_space_left() -> int:
+    """Bytes that one sparse mapping may have under ``RLIMIT_AS`` and ``RLIMIT_FSIZE``.
+
+    A quarter of what ``RLIMIT_AS`` leaves: the workers, under the same limit, load
+    libraries of their own.
+    """
+    import resource
+
+    import psutil
+
+    limit = sys.maxsize
+    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if address_space != resource.RLIM_INFINITY:
+        used = int(psutil.Process().memory_info().vms)
+        limit = max(0, (address_space - used) // 4)
+    file_size = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if file_size != resource.RLIM_INFINITY:
+        limit = min(limit, file_size)
+    return limit

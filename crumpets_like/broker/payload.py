@@ -1,0 +1,185 @@
+"""The worker template and the dataset on their way to the workers.
+
+They are pickled once, by cloudpickle: classes and functions of ``__main__`` or of a
+notebook travel by value, so nothing ever imports the user's main module again. Large
+arrays stay out of band, page-aligned in a nameless segment that every worker maps
+privately: one copy for all, copied only where a worker writes.
+
+NOTE [Unpickle late]. Each worker unpickles after it was forked. If the template
+process did it once for all, a dataset that opens its file when unpickled would share
+one file offset between all workers, and they would read each other's records.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from .buffers import align
+from .memory import anonymous_file
+
+__all__ = ["Payload", "load_payload"]
+
+_OUT_OF_BAND = 1 << 16  # bytes: smaller buffers are not worth a page of their own
+
+
+class Payload:
+    """A pickled object in a nameless segment.
+
+    Attributes
+    ----------
+    descriptor : int
+        Descriptor of the segment.
+    size : int
+        Its size in bytes.
+    modules : list of str
+        Modules that unpickling will import.
+    """
+
+    def __init__(self, obj: Any) -> None:
+        stream, buffers, self.modules = _dump(obj)
+        table = []
+        offset = len(stream)
+        for buffer in buffers:
+            offset = align(offset, mmap.PAGESIZE)
+            table.append((offset, buffer.nbytes))
+            offset += buffer.nbytes
+        trailer = msgpack.packb([len(stream), table])
+        self.size = align(offset, mmap.PAGESIZE) + align(len(trailer) + 8, mmap.PAGESIZE)
+        self.descriptor = anonymous_file("crumpets-payload", self.size)
+        _write(self.descriptor, stream, 0)
+        for buffer, (start, _) in zip(buffers, table, strict=True):
+            _write(self.descriptor, buffer, start)
+        _write(self.descriptor, trailer, self.size - 8 - len(trailer))
+        _write(self.descriptor, len(trailer).to_bytes(8, "little"), self.size - 8)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.descriptor)
+
+
+def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    view = memoryview(data)
+    while view.nbytes:
+        written = os.pwrite(descriptor, view[: 1 << 30], offset)
+        view = view[written:]
+        offset += written
+
+
+def load_payload(descriptor: int, size: int) -> Any:
+    """Unpickle what :class:`Payload` wrote; arrays look at private pages of the segment."""
+    memory = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    view = memoryview(memory)
+    length = int.from_bytes(view[size - 8 :], "little")
+    stream, table = msgpack.unpackb(view[size - 8 - length : size - 8])
+    buffers = [view[start : start + nbytes] for start, nbytes in table]
+    obj, main_objects = pickle.loads(view[:stream], buffers=buffers)
+    main = sys.modules["__main__"]
+    for name, value in main_objects:
+        # Results and exceptions of these classes go back as plain references to __main__.
+        if not hasattr(main, name):
+            setattr(main, name, value)
+    return obj
+
+
+def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:
+    import io
+
+    import cloudpickle
+
+    modules: dict[str, None] = {}
+    main_objects: dict[str, Any] = {}
+    buffers: list[memoryview] = []
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+        """Notes the modules that it meets, and the classes of ``__main__``."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, type) or callable(obj):
+                module = getattr(obj, "__module__", None)
+                if module == "__main__" and obj is getattr(
+                    sys.modules["__main__"], getattr(obj, "__qualname__", ""), None
+                ):
+                    main_objects[obj.__qualname__] = obj
+                elif isinstance(module, str) and module != "__main__":
+                    modules[module] = None
+            elif isinstance(obj, type(sys)):
+                modules[obj.__name__] = None
+            return super().reducer_override(obj)
+
+    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            raw = buffer.raw()
+        except BufferError:  # not contiguous
+            return True
+        if raw.nbytes < _OUT_OF_BAND:
+            return True
+        buffers.append(raw)
+        return False
+
+    file = io.BytesIO()
+    pickler = Pickler(file, protocol=5, buffer_callback=keep_in_band)
+    try:
+        pickler.dump((obj, _LateItems(main_objects)))
+    except Exception as error:
+        raise _explain(obj, error) from error
+    loadable = [name for name in modules if name in sys.modules]
+    return file.getvalue(), buffers, loadable
+
+
+class _LateItems:
+    """Pickles as the list of a dict's items, read only when its turn comes."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self._items = items
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[Any]]]:
+        return list, (list(self._items.items()),)
+
+
+def _explain(obj: dict[str, Any], error: Exception) -> Exception:
+    """An error of the same type that names the attribute that cannot be pickled."""
+    path = None
+    for name, value in obj.items():
+        path = _find_unpicklable(value, name, 8, set())
+        if path:
+            break
+    text = (
+        f"{path or 'the worker template or the dataset'} cannot be sent to the workers ({error}). "
+        "Create it in Worker.setup(), which runs once in each worker, or leave it out in __getstate__."
+    )
+    kind = type(error) if type(error) in (TypeError, pickle.PicklingError) else pickle.PicklingError
+    return kind(text)
+
+
+def _find_unpicklable(value: Any, path: str, depth: int, seen: set[int]) -> str | None:
+    """Path of the innermost attribute or item that cannot be pickled, or None."""
+    import cloudpickle
+
+    if id(value) in seen or depth == 0:
+        return None
+    seen.add(id(value))
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # pickling runs user code, which may raise anything
+        pass
+    else:
+        return None
+    children: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        children = [(f"{path}[{key!r}]", item) for key, item in value.items()]
+    elif isinstance(value, list | tuple | set):
+        children = [(f"{path}[{number}]", item) for number, item in enumerate(value)]
+    else:
+        children = [(f"{path}.{name}", item) for name, item in getattr(value, "__dict__", {}).items()]
+    for child_path, child in children:
+        found = _find_unpicklable(child, child_path, depth - 1, seen)
+        if found:
+            return found
+    return path

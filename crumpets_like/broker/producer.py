@@ -1,0 +1,272 @@
+"""The sending end in the training process: it says which mini-batches are wanted.
+
+Mini-batches are requested ahead, at most `window` at a time. Each request carries the slot that
+will hold the result, so a request is never without a buffer.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+import zmq
+
+from ..epochs import EpochPlan
+from .consumer import Stream
+from .encoding import dump_object
+from .protocol import BatchHead, Cancel, Kind, Stop, Submit, pack
+from .ring import BufferRing
+
+__all__ = ["Pass", "Producer"]
+
+_REFILL = 4  # a message goes out when this part of the window is free: few, not tiny messages
+_LINGER = 200  # milliseconds that last messages may take
+
+
+class Pass:
+    """One pass over the data on its way: what was requested of its plan.
+
+    Attributes
+    ----------
+    plan : EpochPlan
+        The epoch's batches.
+    stream : Stream
+        Where its mini-batches arrive.
+    counts : deque of int
+        Mini-batches of each batch that was read from the plan and not delivered yet.
+    successor : Pass or None
+        What is requested once this pass is requested to its end.
+    """
+
+    def __init__(self, pass_id: int, plan: EpochPlan, stream: Stream) -> None:
+        self.id = pass_id
+        self.plan = plan
+        self.stream = stream
+        self.counts: deque[int] = deque()
+        self.exhausted = False
+        self.cancelled = False
+        self.requested = 0
+        self.retrieved = 0
+        self.successor: Pass | None = None
+        self.partial: list[Any] = []  # mini-batches of a batch that is not complete yet
+        self.thread: threading.Thread | None = None
+        self._rest: deque[Any] = deque()  # mini-batches of a batch that have no slot yet
+        self._position = 0
+
+    def read(self, mini_batch_size: int) -> bool:
+        """Read one batch of the plan if none is left; False at the end of the pass."""
+        if self._rest:
+            return True
+        if self.exhausted:
+            return False
+        try:
+            batch = next(self.plan)
+        except StopIteration:
+            self._end(None)
+            return False
+        except Exception as error:  # raised to the caller when its turn comes
+            self._end(error)
+            return False
+        cuts = [batch[i : i + mini_batch_size] for i in range(0, len(batch), mini_batch_size)]
+        self.counts.append(len(cuts))
+        self._rest.extend(cuts)
+        return True
+
+    def next_mini_batch(self, slot: int) -> tuple[BatchHead, Any]:
+        """The next mini-batch that was read, on its way to `slot`."""
+        keys = self._rest.popleft()
+        head = BatchHead(self.requested, slot, len(keys), self._position)
+        self.requested += 1
+        self._position += len(keys)
+        return head, keys
+
+    def peek(self) -> Any:
+        """What the next mini-batch holds."""
+        return self._rest[0]
+
+    def fail(self, error: BaseException) -> None:
+        """End the pass with an error, behind the mini-batches that were requested."""
+        self._rest.clear()
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self.exhausted = True
+        self.stream.end(self.requested, error)
+
+
+class Producer:
+    """Numbers the mini-batches and sends their indices or samples to the broker.
+
+    Indices are read and sent in the caller's thread (foreign samplers draw from global
+    generators); an iterable of samples is read in a thread of its own, so that reading
+    overlaps with the caller's work.
+
+    Parameters
+    ----------
+    address : str
+        Where the broker takes work; it need not be bound yet.
+    context : zmq.Context
+        Context of this process's sockets.
+    ring : BufferRing
+        Gives the slots.
+    mini_batch_size : int
+        Most samples of a mini-batch.
+    window : int
+        Mini-batches requested ahead.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        context: zmq.Context[Any],
+        ring: BufferRing,
+        mini_batch_size: int,
+        window: int,
+    ) -> None:
+        self._ring = ring
+        self._mini_batch_size = mini_batch_size
+        self.window = window
+        self._slots: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._granted = 0  # slots of live passes: waiting here, under way, or ready
+        self._passes = 0
+        self._lock = threading.Lock()  # the socket is used by two threads
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.linger = _LINGER
+        self._socket.sndhwm = 0
+        self._socket.reconnect_ivl = 2  # milliseconds: the broker is just starting
+        self._socket.connect(address)
+
+    @property
+    def granted(self) -> int:
+        """Slots that are in use for mini-batches the caller has not received."""
+        return self._granted
+
+    @property
+    def waiting(self) -> int:
+        """Slots for which nothing was requested yet."""
+        return self._slots.qsize()
+
+    def new_id(self) -> int:
+        """A number for a new pass."""
+        self._passes += 1
+        return self._passes
+
+    def open(self, new: Pass) -> None:
+        """Begin a pass."""
+        if new.plan.kind == "samples":
+            new.thread = threading.Thread(
+                target=self._pump, args=(new,), name="crumpets-producer", daemon=True
+            )
+            new.thread.start()
+
+    def grant(self, slot: int) -> None:
+        """Allow one more request, into `slot`."""
+        self._granted += 1
+        self._slots.put(slot)
+
+    def refill(self) -> None:
+        """Allow requests up to the window, as far as there are slots."""
+        while self._granted < self.window:
+            slot = self._ring.take()
+            if slot is None:
+                return
+            self.grant(slot)
+
+    def retrieved(self, this: Pass) -> None:
+        """The caller has received a mini-batch."""
+        this.retrieved += 1
+        self._granted -= 1
+
+    def fill(self, this: Pass) -> None:
+        """Request index mini-batches of a pass (then of its successor) into the waiting slots."""
+        while this.exhausted and this.successor is not None:
+            this = this.successor
+        if this.exhausted or this.thread is not None:
+            return
+        waiting = self._slots.qsize()
+        if waiting == 0 or (waiting * _REFILL < self.window and waiting < self._granted):
+            return
+        heads: list[BatchHead] = []
+        keys: list[Any] = []
+        for _ in range(waiting):
+            if not this.read(self._mini_batch_size):
+                break
+            slot = self._slots.get()
+            if slot is None:
+                continue
+            head, cut = this.next_mini_batch(slot)
+            if keys and isinstance(cut, np.ndarray) != isinstance(keys[0], np.ndarray):
+                self._send(this, heads, keys)
+                heads, keys = [], []
+            heads.append(head)
+            keys.append(cut)
+        if heads:
+            self._send(this, heads, keys)
+
+    def _send(self, this: Pass, heads: list[BatchHead], keys: list[Any]) -> None:
+        epoch = this.plan.epoch
+        frames: list[Any]
+        if isinstance(keys[0], np.ndarray):
+            kind = Kind.INDICES
+            frames = [np.concatenate(keys) if len(keys) > 1 else np.ascontiguousarray(keys[0])]
+        else:
+            kind = Kind.KEYS
+            frames = [dump_object(key) for cut in keys for key in cut]
+        with self._lock:
+            self._socket.send_multipart([pack(Submit(this.id, epoch, kind, heads)), *frames])
+
+    def _pump(self, this: Pass) -> None:
+        """Read an iterable of samples and send them: body of the producing thread."""
+        while True:
+            slot = self._slots.get()
+            if this.cancelled:
+                if slot is not None:
+                    self._slots.put(slot)
+                return
+            if slot is None:  # meant for a thread that has ended before it looked
+                continue
+            try:
+                more = this.read(self._mini_batch_size)
+            except BaseException as error:  # noqa: BLE001  raised to the caller in its turn
+                this.fail(error)
+                more = False
+            if not more or not self._request_samples(this, slot):
+                self._slots.put(slot)
+                return
+
+    def _request_samples(self, this: Pass, slot: int) -> bool:
+        """Send the next mini-batch of samples; False if the pass has ended meanwhile."""
+        try:
+            frames = [dump_object(sample) for sample in this.peek()]
+        except Exception as error:
+            error.add_note("A sample of the iterable could not be pickled for the workers.")
+            this.fail(error)
+            return False
+        with self._lock:
+            if this.cancelled:
+                return False
+            head, _ = this.next_mini_batch(slot)
+            message = pack(Submit(this.id, this.plan.epoch, Kind.SAMPLES, [head]))
+            self._socket.send_multipart([message, *frames])
+        return True
+
+    def cancel(self, this: Pass) -> None:
+        """Drop what is left of a pass; its slots come back through the consumer."""
+        with self._lock:
+            if this.cancelled:
+                return
+            this.cancelled = True
+            self._granted -= this.requested - this.retrieved
+            if not self._socket.closed:
+                self._socket.send(pack(Cancel(this.id)))
+        if this.thread is not None:
+            self._slots.put(None)
+
+    def stop(self) -> None:
+        """Tell the broker to end, and close the socket; passes must have been cancelled."""
+        with self._lock:
+            self._socket.send(pack(Stop()))
+            self._socket.close()

@@ -1,0 +1,368 @@
+"""What a worker does with its work: from indices or samples to rows.
+
+One :class:`Runner` belongs to one copy of the worker, wherever it runs: in a process,
+in a thread, or in the caller's thread (``nworkers=0``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import seeding
+from .buffers import BufferSpec, SlotLayout
+from .encoding import Arena, Frame, dump_object, encode
+from .protocol import Kind, Part, Status
+from .ring import NO_SLOT, RingGeometry, StatusPage
+from .worker import BufferWorker, Worker
+
+__all__ = ["Runner", "describe_failure", "overrides"]
+
+_NO_GUARD: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+
+def overrides(worker: Worker, method: str) -> bool:
+    """Whether the worker's class has its own version of a method of the base classes."""
+    base = BufferWorker if hasattr(BufferWorker, method) else Worker
+    return getattr(type(worker), method) is not getattr(base, method)
+
+
+def describe_failure(error: BaseException, note: str = "") -> bytes:
+    """Pickle an exception with its traceback text and a note, so that it survives the way.
+
+    The result unpickles to ``(exception, class name, text, traceback text)``; the
+    exception is None if it does not survive pickling with its type and `args`.
+    """
+    if note:
+        error.add_note(note)
+    text = "".join(traceback.format_exception(error)).rstrip()
+    name = type(error).__qualname__
+    try:
+        described = dump_object((error, name, str(error), text))
+        copy = pickle.loads(described)[0]
+        if type(copy) is type(error) and repr(copy.args) == repr(error.args):
+            return described
+    except Exception:  # user classes may raise anything when pickled or unpickled
+        pass
+    return dump_object((None, name, _text_of(error), text))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a broken __str__ must not hide the error itself
+        return "<its text could not be made>"
+
+
+class Runner:
+    """Runs samples through one copy of a worker.
+
+    Parameters
+    ----------
+    worker : Worker
+        The copy that belongs to this process or thread.
+    dataset : object or None
+        What indices refer to.
+    memory : buffer
+        The ring's mapping.
+    geometry : RingGeometry
+        Its sizes.
+    rows : int
+        Most samples of a mini-batch.
+    seed : int
+        The loader's seed.
+    seed_globals : bool
+        Seed the global generators for each sample.
+    guard : callable, optional
+        Makes a context manager to work in (``nworkers=0`` saves the caller's generators).
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        dataset: Any,
+        memory: Any,
+        geometry: RingGeometry,
+        rows: int,
+        *,
+        worker_id: int,
+        seed: int,
+        seed_globals: bool,
+        guard: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
+    ) -> None:
+        self.worker = worker
+        self._dataset = dataset
+        self._memory = memory
+        self._geometry = geometry
+        self._worker_id = worker_id
+        self._seed = seed
+        self._seed_globals = seed_globals
+        self._guard = guard or (lambda: _NO_GUARD)
+        self._epoch: int | None = None
+        self._getitems = getattr(dataset, "__getitems__", None)
+        self._is_array = isinstance(dataset, np.ndarray)
+        self._bulk_read = (self._is_array or callable(self._getitems)) and not seed_globals
+        self._layout: SlotLayout | None = None
+        if isinstance(worker, BufferWorker):
+            self._layout = SlotLayout(worker.buffer_specs, rows)
+            self._bulk = overrides(worker, "prepare_batch")
+        self._page = StatusPage(memory, max(1, geometry.nworkers))
+        self._word = self._page.offset(worker_id)
+        worker.worker_id = worker_id
+        worker._seed = seed
+
+    def setup(self) -> None:
+        """Run the worker's `setup`."""
+        with self._guard():
+            self.worker.setup()
+
+    def teardown(self) -> None:
+        """Run the worker's `teardown`; nothing of it is used afterwards."""
+        try:
+            with self._guard():
+                self.worker.teardown()
+        finally:
+            self._page.release()
+
+    def run_part(
+        self, part: Part, epoch: int, kind: Kind, keys: Sequence[Any]
+    ) -> tuple[Status, list[Frame], int]:
+        """Fill rows of one mini-batch.
+
+        Parameters
+        ----------
+        part : Part
+            Which rows.
+        epoch : int
+            Epoch of the samples.
+        kind : Kind
+            What `keys` are.
+        keys : ndarray of int64, or sequence of keys or samples
+            One per row.
+
+        Returns
+        -------
+        status, frames, first_index
+            Frames hold lists and free-form results, or the pickled exception.
+        """
+        first_index = int(keys[0]) if kind is Kind.INDICES else -1
+        try:
+            return Status.DONE, self.fill_part(part, epoch, kind, keys), first_index
+        except BaseException as error:  # noqa: BLE001  everything is the caller's to see
+            return Status.FAILED, [describe_failure(error)], first_index
+
+    def fill_part(self, part: Part, epoch: int, kind: Kind, keys: Sequence[Any]) -> list[Frame]:
+        """As :meth:`run_part`, but raises; a note on the error says where it happened."""
+        worker = self.worker
+        started = time.perf_counter()
+        try:
+            with self._guard():
+                if epoch != self._epoch:
+                    self._start_epoch(epoch)
+                return self._fill(part, kind, keys)
+        except BaseException as error:
+            error.add_note(self._note(error))
+            raise
+        finally:
+            self._page.integers[self._word] = -1
+            worker.index = worker._position = worker._drawn = -1
+            worker._chunk = worker.indices = None
+            self._page.add_work(self._worker_id, part.count, time.perf_counter() - started)
+
+    def _start_epoch(self, epoch: int) -> None:
+        set_epoch = getattr(self._dataset, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+        self.worker.epoch = epoch
+        self.worker.start_epoch(epoch)
+        self._epoch = epoch
+
+    def _note(self, error: BaseException) -> str:
+        worker = self.worker
+        if worker._chunk is not None and worker.indices is not None:
+            where = f"samples with the indices {worker.indices[:8].tolist()}"
+            where += ", ..." if len(worker.indices) > 8 else ""
+        elif worker.index >= 0:
+            where = f"sample with index {worker.index}"
+        elif worker._position >= 0:
+            where = f"sample number {worker._position} of the epoch"
+        else:
+            where = "start of an epoch"
+        text = f"In worker {self._worker_id}, epoch {worker.epoch}: {where}."
+        if self._layout is not None and isinstance(
+            error, ValueError | TypeError | OverflowError | IndexError
+        ):
+            text += f" Buffers: {_describe_specs(self._layout.specs)}."
+        return text
+
+    # -- reading -------------------------------------------------------------------------
+
+    def _read(self, kind: Kind, keys: Sequence[Any]) -> Any:
+        """All samples of a chunk."""
+        if kind is Kind.SAMPLES:
+            return keys
+        if self._bulk_read and (kind is Kind.INDICES or not self._is_array):
+            if self._is_array:
+                return self._dataset[keys]
+            indices = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
+            samples = self._getitems(indices)  # type: ignore[misc]
+            if len(samples) != len(indices):
+                raise ValueError(
+                    f"dataset.__getitems__ returned {len(samples)} samples for {len(indices)} indices."
+                )
+            return samples
+        plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
+        dataset = self._dataset
+        page, word = self._page.integers, self._word
+        samples = []
+        for position, key in enumerate(plain, self._first):
+            if kind is Kind.INDICES:
+                page[word] = key
+            if self._seed_globals:
+                seeding.seed_globals(self._seed, self.worker.epoch, position)
+            samples.append(dataset[key])
+        return samples
+
+    # -- writing -------------------------------------------------------------------------
+
+    def _fill(self, part: Part, kind: Kind, keys: Sequence[Any]) -> list[Frame]:
+        worker = self.worker
+        self._first = part.position
+        if self._layout is None:
+            return self._fill_free_form(part, kind, keys)
+        if part.slot == NO_SLOT:
+            layout = SlotLayout(self._layout.specs, part.count)
+            arrays = layout.rows_to_write(bytearray(layout.stride), 0, 0, part.count)
+        else:
+            arrays = self._layout.rows_to_write(
+                self._memory, self._geometry.offset(part.slot), part.start, part.count
+            )
+        batch: defaultdict[str, list[Any]] = defaultdict(list)
+        if self._bulk:
+            self._prepare_bulk(part, kind, keys, batch, arrays)
+        else:
+            self._prepare_each(kind, keys, batch, arrays)
+        if worker.buffer_specs.keys() & batch.keys():
+            both = sorted(worker.buffer_specs.keys() & batch.keys())
+            raise ValueError(f"batch[{both[0]!r}] was appended to, but {both[0]!r} is a buffer.")
+        lists: dict[str, Any] = dict(batch)
+        if part.slot == NO_SLOT:
+            lists |= {name: array.view(np.ndarray) for name, array in arrays.items()}
+        return encode(lists, None)
+
+    def _prepare_bulk(
+        self,
+        part: Part,
+        kind: Kind,
+        keys: Sequence[Any],
+        batch: defaultdict[str, list[Any]],
+        arrays: dict[str, NDArray[Any]],
+    ) -> None:
+        worker = self.worker
+        worker._chunk = (part.position, part.count)
+        worker.indices = np.array(keys) if kind is Kind.INDICES else None
+        if kind is Kind.INDICES:
+            self._page.integers[self._word] = keys[0]
+        samples = self._read(kind, keys)
+        if self._seed_globals:
+            seeding.seed_globals(self._seed, worker.epoch, part.position)
+        worker.prepare_batch(samples, batch, arrays)  # type: ignore[attr-defined]
+        for key, values in batch.items():
+            if len(values) != part.count:
+                raise ValueError(
+                    f"prepare_batch appended {len(values)} values to batch[{key!r}] for {part.count} "
+                    "samples: one value per sample is needed."
+                )
+
+    def _prepare_each(
+        self,
+        kind: Kind,
+        keys: Sequence[Any],
+        batch: defaultdict[str, list[Any]],
+        arrays: dict[str, NDArray[Any]],
+    ) -> None:
+        worker: Any = self.worker
+        prepare = worker.prepare
+        dataset = self._dataset
+        reseed = self._seed_globals
+        page, word = self._page.integers, self._word
+        fields = list(arrays.items())
+        indexed = kind is Kind.INDICES
+        read = kind is not Kind.SAMPLES and not self._bulk_read
+        if kind is not Kind.SAMPLES and self._bulk_read:
+            if indexed:
+                page[word] = keys[0]
+            samples = self._read(kind, keys)
+        else:
+            samples = keys
+        plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
+        # The loop that every sample goes through: attributes are local names, nothing is made
+        # that is not used, the generator is positioned only when it is asked for.
+        for row, key in enumerate(plain):
+            worker._position = position = self._first + row
+            if indexed:
+                worker.index = page[word] = key
+            if reseed:
+                seeding.seed_globals(self._seed, worker.epoch, position)
+            sample = dataset[key] if read else samples[row]
+            prepare(sample, batch, {name: array[row, ...] for name, array in fields})
+            if batch:
+                self._check_lists(batch, row)
+
+    def _check_lists(self, batch: dict[str, list[Any]], row: int) -> None:
+        for key, values in batch.items():
+            if len(values) != row + 1:
+                what = (
+                    "has no value" if len(values) <= row else f"got {len(values) - row} values"
+                )
+                raise ValueError(
+                    f"batch[{key!r}] {what} for this sample: prepare must append exactly one value "
+                    "per sample to each list."
+                )
+
+    def _fill_free_form(self, part: Part, kind: Kind, keys: Sequence[Any]) -> list[Frame]:
+        worker = self.worker
+        page, word = self._page.integers, self._word
+        indexed = kind is Kind.INDICES
+        bulk = kind is not Kind.SAMPLES and self._bulk_read
+        if bulk and indexed:
+            page[word] = keys[0]
+        samples = self._read(kind, keys) if bulk else keys
+        plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
+        results = []
+        for row, key in enumerate(plain):
+            worker._position = position = part.position + row
+            if indexed:
+                worker.index = page[word] = key
+            if self._seed_globals:
+                seeding.seed_globals(self._seed, worker.epoch, position)
+            sample = samples[row] if bulk or kind is Kind.SAMPLES else self._dataset[key]
+            result = worker.process(sample)
+            if not isinstance(result, dict):
+                raise TypeError(
+                    f"process() must return a dict, it returned a {type(result).__name__}."
+                )
+            results.append(result)
+        worker._position = worker.index = -1
+        arena = None
+        if part.slot != NO_SLOT:
+            stride = self._geometry.stride
+            arena = Arena(
+                self._memory,
+                self._geometry.offset(part.slot),
+                stride * part.start // part.rows,
+                stride * (part.start + part.count) // part.rows,
+            )
+        return encode(worker.collate(results), arena)
+
+
+def _describe_specs(specs: dict[str, BufferSpec]) -> str:
+    return ", ".join(f"{name}={spec}" for name, spec in specs.items()) or "none"

@@ -1,0 +1,326 @@
+"""Which worker gets which samples: the decisions of the broker, without any socket.
+
+Work is measured in time. A mini-batch is cut into chunks only if it takes longer than
+:data:`CHUNK_SECONDS`, so slow samples spread over all workers and the first mini-batch
+is early; fast mini-batches are grouped, several in one chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from .protocol import BatchHead, Item, Kind, Part, Segment, Status, Submit
+
+__all__ = ["CHUNK_SECONDS", "Assignment", "MiniBatch", "Piece", "Scheduler"]
+
+CHUNK_SECONDS = 0.01  # of work in one message: overhead below 2 %, latency not felt
+_LOOKAHEAD_SECONDS = 0.02  # a worker gets a second chunk in advance only if it is short
+_MEMORY = 0.9  # weight of older chunks in the moving average
+_INDEX_BYTES = 8
+
+Frames: TypeAlias = list[Any]
+
+
+class MiniBatch:
+    """A mini-batch that was asked for and is not finished."""
+
+    __slots__ = (
+        "cancelled",
+        "epoch",
+        "failure",
+        "given",
+        "kind",
+        "missing",
+        "number",
+        "pass_id",
+        "payload",
+        "position",
+        "rows",
+        "segments",
+        "slot",
+    )
+
+    def __init__(self, submit: Submit, head: BatchHead, payload: Any) -> None:
+        self.pass_id = submit.pass_id
+        self.epoch = submit.epoch
+        self.kind = submit.kind
+        self.number, self.slot, self.rows, self.position = head
+        self.payload = payload  # bytes of the indices, or one frame per sample
+        self.given = 0  # rows that were given to workers
+        self.missing = self.rows  # rows that are not finished
+        self.segments: list[tuple[Segment, Frames]] = []
+        self.failure: tuple[int, Frames] | None = None  # (row, pickled exception)
+        self.cancelled = False
+
+    def frames(self, start: int, count: int) -> Frames:
+        """The part of the payload that belongs to some rows."""
+        if self.kind == Kind.INDICES:
+            return [self.payload[start * _INDEX_BYTES : (start + count) * _INDEX_BYTES]]
+        return list(self.payload[start : start + count])
+
+    def drop_rest(self) -> None:
+        """Do not give out the rows that no worker has got yet."""
+        self.missing -= self.rows - self.given
+        self.given = self.rows
+
+    def item(self) -> tuple[Item, Frames]:
+        """The message for the consumer."""
+        status, segments, frames = Status.DONE, [], []
+        if self.cancelled:
+            status = Status.CANCELLED
+        elif self.failure is not None:
+            status, frames = Status.FAILED, self.failure[1]
+        else:
+            self.segments.sort(key=lambda pair: pair[0].start)
+            for segment, segment_frames in self.segments:
+                segments.append(segment)
+                frames.extend(segment_frames)
+        return Item(self.pass_id, self.number, self.slot, self.rows, status, segments), frames
+
+
+class Piece(NamedTuple):
+    """Rows of one mini-batch, in the hands of a worker."""
+
+    batch: MiniBatch
+    start: int
+    count: int
+
+
+class Assignment(NamedTuple):
+    """A chunk that is given to a worker."""
+
+    chunk_id: int
+    worker: int
+    pieces: list[Piece]
+
+    @property
+    def parts(self) -> list[Part]:
+        """What the worker has to know."""
+        return [
+            Part(batch.slot, batch.rows, start, count, batch.position + start)
+            for batch, start, count in self.pieces
+        ]
+
+    @property
+    def frames(self) -> Frames:
+        """The indices, keys or samples."""
+        cuts = [batch.frames(start, count) for batch, start, count in self.pieces]
+        if self.pieces[0].batch.kind == Kind.INDICES:
+            return [b"".join([cut[0] for cut in cuts])]
+        return [frame for cut in cuts for frame in cut]
+
+
+class Scheduler:
+    """Cuts and groups mini-batches into chunks and follows each of them.
+
+    Parameters
+    ----------
+    nworkers : int
+        Workers that will ask for work.
+    splittable : bool
+        Whether several workers may make one mini-batch.
+    """
+
+    def __init__(self, nworkers: int, splittable: bool) -> None:
+        self._nworkers = nworkers
+        self._splittable = splittable
+        self._pending: deque[MiniBatch] = deque()  # with rows to give out, in order
+        self._again: deque[Piece] = deque()  # rows of workers that died: they go first
+        self._unfinished: dict[tuple[int, int], MiniBatch] = {}
+        self._assignments: dict[int, Assignment] = {}
+        self._load: dict[int, set[int]] = {}  # chunks of each worker
+        self._idle: dict[int, None] = {}  # workers without a chunk, in the order they asked
+        self._spare: dict[int, None] = {}  # workers with one chunk
+        self._chunks = 0
+        self._seconds = 0.0
+        self._samples = 0.0
+        self.chunk_samples = 0
+        self._finished: list[MiniBatch] = []
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """Moving average; 0 before anything was measured."""
+        return self._seconds / self._samples if self._samples else 0.0
+
+    # -- what comes in -------------------------------------------------------------------
+
+    def submit(self, submit: Submit, frames: Frames) -> None:
+        """Add mini-batches that the producer wants."""
+        first = 0
+        indices = memoryview(frames[0]) if submit.kind == Kind.INDICES else None
+        for head in map(BatchHead._make, submit.batches):
+            stop = first + head.rows
+            if indices is not None:
+                payload: Any = indices[first * _INDEX_BYTES : stop * _INDEX_BYTES]
+            else:
+                payload = frames[first:stop]
+            first = stop
+            batch = MiniBatch(submit, head, payload)
+            self._unfinished[batch.pass_id, batch.number] = batch
+            self._pending.append(batch)
+
+    def cancel(self, pass_id: int) -> None:
+        """Drop a pass: rows that no worker has are not given out any more."""
+        self._again = deque(piece for piece in self._again if not self._drop(piece, pass_id))
+        for batch in [b for b in self._unfinished.values() if b.pass_id == pass_id]:
+            batch.cancelled = True
+            batch.drop_rest()
+            self._finish_if_complete(batch)
+
+    def _drop(self, piece: Piece, pass_id: int) -> bool:
+        if piece.batch.pass_id != pass_id:
+            return False
+        piece.batch.missing -= piece.count
+        return True
+
+    def add_worker(self, worker: int) -> None:
+        """A worker asks for work."""
+        self._load[worker] = set()
+        self._idle[worker] = None
+
+    def remove_worker(self, worker: int) -> list[Piece]:
+        """A worker is gone; returns the rows it had, which nobody else will write now."""
+        self._idle.pop(worker, None)
+        self._spare.pop(worker, None)
+        chunk_ids = self._load.pop(worker, set())
+        return [piece for cid in sorted(chunk_ids) for piece in self._assignments.pop(cid).pieces]
+
+    def give_again(self, pieces: Sequence[Piece]) -> None:
+        """Give rows of a dead worker to others, before anything else."""
+        for piece in pieces:
+            if piece.batch.cancelled or piece.batch.failure is not None:
+                piece.batch.missing -= piece.count
+                self._finish_if_complete(piece.batch)
+            else:
+                self._again.append(piece)
+
+    def done(
+        self, chunk_id: int, seconds: float, outcomes: Sequence[tuple[int, int, int]], frames: Frames
+    ) -> bool:
+        """A worker answers; False if the chunk is not its business (any more)."""
+        assignment = self._assignments.pop(chunk_id, None)
+        if assignment is None:
+            return False
+        self._release(assignment.worker, chunk_id)
+        first = 0
+        samples = 0
+        for piece, (status, nframes, index) in zip(assignment.pieces, outcomes, strict=True):
+            mine = frames[first : first + nframes]
+            first += nframes
+            samples += piece.count
+            if status == Status.FAILED:
+                self.fail(piece, mine)
+            else:
+                segment = Segment(piece.start, piece.count, nframes, index)
+                piece.batch.segments.append((segment, mine))
+            piece.batch.missing -= piece.count
+            self._finish_if_complete(piece.batch)
+        self._seconds = _MEMORY * self._seconds + seconds
+        self._samples = _MEMORY * self._samples + samples
+        return True
+
+    def fail(self, piece: Piece, frames: Frames) -> None:
+        """Rows could not be made: the mini-batch fails with its first failing rows' error."""
+        batch = piece.batch
+        if batch.failure is None or piece.start < batch.failure[0]:
+            batch.failure = (piece.start, frames)
+        batch.drop_rest()
+
+    def fail_lost(self, pieces: Sequence[Piece], frames: Frames) -> None:
+        """Rows of a dead worker fail."""
+        for piece in pieces:
+            self.fail(piece, frames)
+            piece.batch.missing -= piece.count
+            self._finish_if_complete(piece.batch)
+
+    def _finish_if_complete(self, batch: MiniBatch) -> None:
+        if batch.missing == 0 and self._unfinished.pop((batch.pass_id, batch.number), None):
+            self._finished.append(batch)
+
+    def _release(self, worker: int, chunk_id: int) -> None:
+        load = self._load[worker]
+        load.discard(chunk_id)
+        if load:
+            self._spare[worker] = None
+        else:
+            self._spare.pop(worker, None)
+            self._idle[worker] = None
+
+    # -- what goes out -------------------------------------------------------------------
+
+    def finished(self) -> list[MiniBatch]:
+        """Mini-batches that were finished since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def assignments(self) -> Iterator[Assignment]:
+        """Chunks to give out now."""
+        while worker := self._next_worker():
+            pieces = self._cut()
+            if not pieces:
+                return
+            self._chunks += 1
+            assignment = Assignment(self._chunks, worker[0], pieces)
+            self._assignments[self._chunks] = assignment
+            self._load[worker[0]].add(self._chunks)
+            if worker[0] in self._idle:
+                del self._idle[worker[0]]
+                self._spare[worker[0]] = None
+            else:
+                del self._spare[worker[0]]
+            self.chunk_samples = sum(piece.count for piece in pieces)
+            yield assignment
+
+    def _next_worker(self) -> tuple[int] | None:
+        """A worker that should get a chunk now."""
+        for worker in self._idle:
+            return (worker,)
+        pace = self.seconds_per_sample
+        if pace and pace < _LOOKAHEAD_SECONDS:
+            for worker in self._spare:
+                return (worker,)
+        return None
+
+    def _cut(self) -> list[Piece]:
+        """Rows for one worker."""
+        if self._again:
+            return [self._again.popleft()]
+        pending = self._pending
+        while pending and pending[0].given == pending[0].rows:  # cancelled or failed meanwhile
+            pending.popleft()
+        if not pending:
+            return []
+        head = pending[0]
+        pace = self.seconds_per_sample
+        wanted = CHUNK_SECONDS / pace if pace else math.inf
+        piece = Piece(head, head.given, self._rows_to_give(head, wanted, measured=pace > 0))
+        head.given += piece.count
+        pieces = [piece]
+        if not pace:
+            return pieces
+        most = max(1, len(self._unfinished) // (2 * self._nworkers))
+        samples = piece.count
+        while len(pieces) < most and head.given == head.rows and len(pending) > 1:
+            pending.popleft()
+            batch = pending[0]
+            rows = batch.rows - batch.given
+            same = (batch.epoch, batch.kind) == (head.epoch, head.kind)
+            if not same or samples + rows > wanted or not rows:
+                break
+            head = batch
+            pieces.append(Piece(head, head.given, rows))
+            head.given += rows
+            samples += rows
+        return pieces
+
+    def _rows_to_give(self, batch: MiniBatch, wanted: float, *, measured: bool) -> int:
+        rest = batch.rows - batch.given
+        if not self._splittable:
+            return rest
+        if not measured:  # the first mini-batch is as early as all workers together can make it
+            return min(rest, -(-batch.rows // self._nworkers))
+        chunks = max(1, round(rest / wanted))
+        return -(-rest // chunks)

@@ -1,0 +1,276 @@
+"""The broker process: sockets around the scheduler.
+
+It never runs user code and never unpickles anything: payloads pass through as bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import socket
+from typing import Any
+
+import msgpack
+import zmq
+
+from ..errors import WorkerDied
+from .addresses import remove_directory
+from .processes import death_descriptor, name_process
+from .protocol import (
+    MOST_BYTES,
+    Cancel,
+    Chunk,
+    Done,
+    Failure,
+    Ready,
+    Results,
+    Stop,
+    Submit,
+    WorkersUp,
+    pack,
+    unpack,
+)
+from .ring import StatusPage
+from .runner import describe_failure
+from .scheduler import Piece, Scheduler
+from .settings import Settings
+
+__all__ = ["Broker", "broker_process"]
+
+logger = logging.getLogger(__name__)
+
+_LINGER = 200  # milliseconds that last messages may take
+_KILLS = 2  # a sample that ends so many workers is the culprit
+
+
+class Broker:
+    """Gives work to workers and passes finished mini-batches on.
+
+    Parameters
+    ----------
+    work_address, worker_address : str
+        Bound here: the producer and the workers connect.
+    result_address, control_address : str
+        Bound by the consumer.
+    nworkers : int
+        Workers that will connect.
+    splittable : bool
+        Whether several workers may make one mini-batch.
+    restarts : int
+        Most replacements of workers that died.
+    """
+
+    def __init__(
+        self,
+        work_address: str,
+        worker_address: str,
+        result_address: str,
+        control_address: str,
+        *,
+        nworkers: int,
+        splittable: bool = True,
+        restarts: int = 0,
+    ) -> None:
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._nworkers = nworkers
+        self._restarts = restarts
+        self._scheduler = Scheduler(nworkers, splittable)
+        self._work = self._socket(zmq.PULL, bind=work_address)
+        self._workers = self._socket(zmq.ROUTER, bind=worker_address)
+        self._workers.router_mandatory = True
+        self._results = self._socket(zmq.PUSH, connect=result_address)
+        self._control = self._socket(zmq.PUSH, connect=control_address)
+        self._identities: dict[int, bytes] = {}
+        self._kills: dict[int, int] = {}
+        self._started = 0
+
+    def _socket(self, kind: int, bind: str = "", connect: str = "") -> zmq.Socket[bytes]:
+        made = self._context.socket(kind)
+        made.linger = _LINGER
+        made.sndhwm = made.rcvhwm = 0  # the window of the producer bounds what is under way
+        made.maxmsgsize = MOST_BYTES
+        if bind:
+            made.bind(bind)
+        else:
+            made.connect(connect)
+        return made
+
+    def run(
+        self, deaths: list[int], supervisor: socket.socket | None = None, status: StatusPage | None = None
+    ) -> None:
+        """Serve until told to stop or one of `deaths`, death descriptors, is readable.
+
+        Parameters
+        ----------
+        deaths : list of int
+            Death descriptors of the processes without which the broker has no purpose.
+        supervisor : socket, optional
+            Brings the exits of workers, and takes requests to replace them.
+        status : StatusPage, optional
+            Tells what a dead worker was working on.
+        """
+        poller = zmq.Poller()
+        for source in [self._work, self._workers, *deaths, *([supervisor] if supervisor else [])]:
+            poller.register(source, zmq.POLLIN)
+        exits = msgpack.Unpacker()
+        try:
+            while True:
+                ready = dict(poller.poll())
+                if any(descriptor in ready for descriptor in deaths):
+                    return
+                if self._work in ready and not self._receive_work():
+                    return
+                if self._workers in ready:
+                    self._receive_answers()
+                if supervisor is not None and supervisor.fileno() in ready:
+                    data = supervisor.recv(1 << 16)
+                    if not data:
+                        return
+                    exits.feed(data)
+                    for worker_id, pid, code in exits:
+                        self._worker_ended(worker_id, pid, code, supervisor, status)
+                self._send_results()
+                self._give_work()
+        finally:
+            self._stop_workers()
+            self._context.destroy(linger=_LINGER)
+
+    # -- messages ------------------------------------------------------------------------
+
+    def _receive_work(self) -> bool:
+        """Take in what the producer wants; False when it wants an end."""
+        while True:
+            try:
+                head, *frames = self._work.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            message = self._decode(head)
+            if isinstance(message, Submit):
+                self._scheduler.submit(message, frames)
+            elif isinstance(message, Cancel):
+                self._scheduler.cancel(message.pass_id)
+            elif isinstance(message, Stop):
+                return False
+
+    def _receive_answers(self) -> None:
+        for _ in range(2 * self._nworkers):  # then others get their turn
+            try:
+                identity, head, *frames = self._workers.recv_multipart(zmq.NOBLOCK)
+            except (zmq.Again, ValueError):
+                return
+            message = self._decode(head)
+            if isinstance(message, Done):
+                if not self._scheduler.done(*message, frames):
+                    logger.info("an answer to chunk %d came too late", message.chunk_id)
+            elif isinstance(message, Ready):
+                self._identities[message.worker_id] = identity
+                self._scheduler.add_worker(message.worker_id)
+                self._started += 1
+                if self._started == self._nworkers:
+                    self._control.send(pack(WorkersUp(self._nworkers)))
+            elif isinstance(message, Failure):
+                self._control.send_multipart([head, *frames])
+
+    def _decode(self, head: bytes) -> Any:
+        try:
+            return unpack(head)
+        except ValueError:
+            logger.warning("dropped a message that is not of this protocol (%d bytes)", len(head))
+            return None
+
+    def _send_results(self) -> None:
+        finished = self._scheduler.finished()
+        if not finished:
+            return
+        items = []
+        frames: list[Any] = []
+        for batch in finished:
+            item, item_frames = batch.item()
+            items.append(item)
+            frames += item_frames
+        scheduler = self._scheduler
+        head = Results(scheduler.seconds_per_sample, scheduler.chunk_samples, items)
+        self._results.send_multipart([pack(head), *frames])
+
+    def _give_work(self) -> None:
+        for assignment in self._scheduler.assignments():
+            batch = assignment.pieces[0].batch
+            chunk = Chunk(assignment.chunk_id, batch.epoch, batch.kind, assignment.parts)
+            identity = self._identities[assignment.worker]
+            try:
+                self._workers.send_multipart([identity, pack(chunk), *assignment.frames])
+            except zmq.ZMQError as error:
+                # The worker is gone; its exit is on its way, and then others get the chunk.
+                logger.info("worker %d cannot be reached: %s", assignment.worker, error)
+
+    def _stop_workers(self) -> None:
+        for identity in self._identities.values():
+            try:
+                self._workers.send_multipart([identity, pack(Stop())])
+            except zmq.ZMQError:  # it is gone already
+                pass
+
+    # -- deaths --------------------------------------------------------------------------
+
+    def _worker_ended(
+        self,
+        worker_id: int,
+        pid: int,
+        code: int,
+        supervisor: socket.socket,
+        status: StatusPage | None,
+    ) -> None:
+        """A worker process is gone and reaped: nobody writes its rows any more."""
+        index = status.current_index(worker_id) if status is not None else -1
+        if status is not None:
+            status.set_current_index(worker_id, -1)
+        self._identities.pop(worker_id, None)
+        pieces = self._scheduler.remove_worker(worker_id)
+        if index >= 0 and pieces:
+            self._kills[index] = self._kills.get(index, 0) + 1
+            if self._kills[index] >= _KILLS:
+                culprit = self._piece_of(pieces, index)
+                why = f"The same sample has ended {_KILLS} workers."
+                died = WorkerDied(worker_id, pid, code, index, why)
+                self._scheduler.fail_lost([culprit], [describe_failure(died)])
+                pieces.remove(culprit)
+                del self._kills[index]
+        self._scheduler.give_again(pieces)
+        if self._restarts > 0:
+            self._restarts -= 1
+            supervisor.sendall(msgpack.packb(worker_id))
+            return
+        why = "No further worker is started: the limit of restarts is reached."
+        died = WorkerDied(worker_id, pid, code, index if index >= 0 else None, why)
+        self._control.send_multipart([pack(Failure(worker_id)), describe_failure(died)])
+
+    @staticmethod
+    def _piece_of(pieces: list[Piece], index: int) -> Piece:
+        """The rows that hold a sample; the first ones where that cannot be told."""
+        for piece in pieces:
+            frames = piece.batch.frames(piece.start, piece.count)
+            if len(frames) == 1 and index in memoryview(frames[0]).cast("B").cast("q"):
+                return piece
+        return pieces[0]
+
+
+def broker_process(settings: Settings, supervisor_pid: int, channel: socket.socket) -> None:
+    """Body of the broker process, a child of the supervisor."""
+    name_process("crumpets-broker")
+    memory = mmap.mmap(settings.ring, settings.geometry.size)
+    try:
+        trainer = death_descriptor(settings.trainer)
+        broker = Broker(
+            settings.work_address,
+            settings.worker_address,
+            settings.result_address,
+            settings.control_address,
+            nworkers=settings.nworkers,
+            splittable=settings.splittable,
+            restarts=settings.restarts,
+        )
+        channel.sendall(msgpack.packb(True))  # bound: workers may connect
+        status = StatusPage(memory, max(1, settings.nworkers))
+        broker.run([trainer, death_descriptor(supervisor_pid)], channel, status)
+    finally:
+        remove_directory(settings.uid)

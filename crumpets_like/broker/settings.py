@@ -1,0 +1,52 @@
+"""What the helper processes have to know at their start, passed once as msgpack."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgpack
+
+from .ring import RingGeometry
+
+__all__ = ["Settings"]
+
+class Settings(NamedTuple):
+    """Facts of one loader, the same for all its processes.
+
+    Descriptors are numbers that are valid in the process that receives the settings.
+    """
+
+    start_method: str
+    nworkers: int
+    rows: int  # most samples of a mini-batch
+    splittable: bool  # whether a mini-batch may be made by several workers
+    seed: int
+    seed_globals: bool
+    stride: int
+    slots: int
+    work_address: str  # Producer -> Broker
+    worker_address: str  # Worker <-> Broker
+    result_address: str  # Broker -> Consumer
+    control_address: str  # any -> Consumer
+    uid: str  # names the private folder of the sockets
+    restarts: int  # most replacements of workers
+    ring: int  # descriptor of the ring
+    payload: int  # descriptor of the pickled template and dataset
+    payload_size: int
+    trainer: int  # process id of the training process
+
+    modules: list[str]  # to import before workers are forked
+
+    def pack(self) -> bytes:
+        """Encode."""
+        return msgpack.packb(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Settings:
+        """Decode what :meth:`pack` made."""
+        return cls._make(msgpack.unpackb(data))
+
+    @property
+    def geometry(self) -> RingGeometry:
+        """Sizes of the ring."""
+        return RingGeometry(self.nworkers, self.stride, self.slots)

@@ -1,0 +1,228 @@
+"""The supervisor: the clean, single-threaded process that starts workers and sees them end.
+
+Every start method has one. ``"forkserver"`` and ``"spawn"``: it is a fresh interpreter, which
+forks the workers (after it has imported the modules they need) or starts a fresh interpreter
+for each. ``"fork"``: it is itself forked from the training process, before our threads
+and sockets exist there. ``"thread"``: it only starts the broker.
+
+The broker is its child, too. If the supervisor ends, the kernel ends the workers; if the training
+process ends, the supervisor ends them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from typing import NoReturn
+
+import msgpack
+
+from .processes import (
+    death_descriptor,
+    name_process,
+    thread_count,
+    wait_readable,
+)
+from .settings import Settings
+
+__all__ = ["BROKER_DIED", "main", "supervise"]
+
+BROKER_DIED = 3  # exit code: the broker ended without being asked
+_GRACE = 1.0  # seconds that workers get to end by themselves
+
+
+def main(channel: int) -> NoReturn:
+    """Entry of a supervisor that is a fresh interpreter."""
+    supervise(socket.socket(fileno=channel))
+
+
+def supervise(channel: socket.socket) -> NoReturn:
+    """Body of the supervisor process; `channel` brings the settings and, by its end, the stop."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        data = b""
+        unpacker = msgpack.Unpacker()
+        packed = None
+        while packed is None:
+            data = channel.recv(1 << 16)
+            if not data:
+                os._exit(0)
+            unpacker.feed(data)
+            packed = next(iter(unpacker), None)
+        code = _Supervisor(Settings._make(packed), channel).run()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+class _Supervisor:
+    def __init__(self, settings: Settings, channel: socket.socket) -> None:
+        self._settings = settings
+        self._channel = channel
+        self._pid = os.getpid()
+        self._trainer = death_descriptor(settings.trainer)
+        self._workers: dict[int, tuple[int, int]] = {}  # death descriptor -> (worker id, pid)
+        self._method = settings.start_method
+        name_process("crumpets-superv")
+        if os.getppid() != settings.trainer:
+            os._exit(1)
+
+    def run(self) -> int:
+        """Start everything, watch it, end it; returns the exit code."""
+        broker_side, self._broker = socket.socketpair()
+        self._broker_pid = self._fork_broker(broker_side)
+        broker_side.close()
+        self._broker_death = death_descriptor(self._broker_pid)
+        self._import_modules()
+        if self._broker_is_bound():
+            if self._method != "thread":
+                for worker_id in range(self._settings.nworkers):
+                    self._start_worker(worker_id)
+            self._watch()
+        return self._shut_down()
+
+    def _fork_broker(self, channel: socket.socket) -> int:
+        from .server import broker_process
+
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            self._channel.close()
+            self._broker.close()
+            broker_process(self._settings, self._pid, channel)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _import_modules(self) -> None:
+        """Import what the workers need, so that each of them does not have to."""
+        if self._method != "forkserver":
+            return
+        for name in self._settings.modules:
+            # A module that cannot be imported here fails in the worker, with its traceback.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        threads = thread_count()
+        if threads > 1:
+            warnings.warn(
+                f"The process that workers are forked from has {threads} threads, since importing one "
+                f"of {self._settings.modules[:8]} starts some: workers are spawned instead, which "
+                "takes longer to start.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._method = "spawn"
+
+    def _broker_is_bound(self) -> bool:
+        ready = wait_readable([self._broker.fileno(), self._broker_death, self._trainer], None)
+        return self._broker.fileno() in ready and bool(self._broker.recv(1))
+
+    def _start_worker(self, worker_id: int) -> None:
+        if self._method == "spawn":
+            pid = self._spawn_worker(worker_id)
+        else:
+            pid = self._fork_worker(worker_id)
+        self._workers[death_descriptor(pid)] = (worker_id, pid)
+
+    def _fork_worker(self, worker_id: int) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        from .worker_loop import worker_process
+
+        self._channel.close()
+        self._broker.close()
+        for descriptor in [*self._workers, self._broker_death, self._trainer]:
+            os.close(descriptor)
+        worker_process(self._settings, worker_id, self._pid)
+
+    def _spawn_worker(self, worker_id: int) -> int:
+        from .launch import interpreter_command
+
+        settings = self._settings
+        call = (
+            "from crumpets_like.broker.supervisor import spawned; "
+            f"spawned({settings.pack()!r}, {worker_id}, {self._pid})"
+        )
+        return subprocess.Popen(  # reaped by its process id below
+            interpreter_command(call),
+            pass_fds=[settings.ring, settings.payload],
+            stdin=subprocess.DEVNULL,
+        ).pid
+
+    def _watch(self) -> None:
+        """Report and replace workers until there is a reason to stop."""
+        poller = select.poll()
+        for source in (self._channel, self._broker, self._broker_death, self._trainer):
+            poller.register(source, select.POLLIN)
+        for descriptor in self._workers:
+            poller.register(descriptor, select.POLLIN)
+        requests = msgpack.Unpacker()
+        while True:
+            ready = {descriptor for descriptor, _ in poller.poll()}
+            if ready & {self._channel.fileno(), self._broker_death, self._trainer}:
+                return
+            for descriptor in ready & self._workers.keys():
+                poller.unregister(descriptor)
+                worker_id, pid, code = self._reap(descriptor)
+                self._broker.sendall(msgpack.packb([worker_id, pid, code]))
+            if self._broker.fileno() in ready:
+                data = self._broker.recv(1 << 12)
+                if not data:
+                    return
+                requests.feed(data)
+                for worker_id in requests:
+                    before = set(self._workers)
+                    self._start_worker(worker_id)
+                    for descriptor in self._workers.keys() - before:
+                        poller.register(descriptor, select.POLLIN)
+
+    def _reap(self, descriptor: int) -> tuple[int, int, int]:
+        worker_id, pid = self._workers.pop(descriptor)
+        _, status = os.waitpid(pid, 0)
+        os.close(descriptor)
+        return worker_id, pid, os.waitstatus_to_exitcode(status)
+
+    def _shut_down(self) -> int:
+        """Give workers a moment to end, kill the others; returns the exit code."""
+        orderly = not wait_readable([self._trainer], 0)
+        if wait_readable([self._broker_death], _GRACE if orderly else 0):
+            _, status = os.waitpid(self._broker_pid, 0)
+            broker_code = os.waitstatus_to_exitcode(status)
+        else:
+            os.kill(self._broker_pid, signal.SIGKILL if orderly else signal.SIGTERM)
+            broker_code = 0
+        deadline = time.monotonic() + (_GRACE if orderly and broker_code == 0 else 0)
+        while self._workers:
+            ready = wait_readable(list(self._workers), deadline - time.monotonic())
+            if not ready:
+                break
+            for descriptor in ready:
+                self._reap(descriptor)
+        for _, pid in self._workers.values():
+            os.kill(pid, signal.SIGKILL)
+        for descriptor in list(self._workers):
+            self._reap(descriptor)
+        return 0 if broker_code == 0 else BROKER_DIED
+
+
+def spawned(settings: bytes, worker_id: int, parent: int) -> NoReturn:
+    """Entry of a worker that is a fresh interpreter."""
+    from .worker_loop import worker_process
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worker_process(Settings.unpack(settings), worker_id, parent)
+

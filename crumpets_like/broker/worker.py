@@ -1,0 +1,246 @@
+"""The classes that users subclass: :class:`Worker` and :class:`BufferWorker`.
+
+An instance is a template: each worker process (or thread) gets a copy of its own, and the
+caller's object is never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..seeding import SampleRNG
+from .buffers import BufferSpec
+from .encoding import stack_or_list
+
+__all__ = ["BufferWorker", "Worker"]
+
+
+class Worker:
+    """Free-form worker: :meth:`process` turns one sample into a dict.
+
+    Override :meth:`process`, and where needed :meth:`collate`, :meth:`setup`,
+    :meth:`start_epoch`, :meth:`teardown`.
+
+    Attributes
+    ----------
+    worker_id : int
+        Number of this copy, 0-based; -1 in the template.
+    epoch : int
+        Epoch of the current sample, 0-based.
+    index : int
+        Dataset index of the current sample; -1 where samples have none.
+    indices : ndarray of int64, shape (k,)
+        The same for all samples of a chunk, inside `prepare_batch`.
+    """
+
+    worker_id: int = -1
+    epoch: int = 0
+    index: int = -1
+    indices: NDArray[np.int64] | None = None
+    _source: SampleRNG | None = None
+    _seed: int = 0
+    _position: int = -1  # of the current sample in the epoch; -1: none
+    _drawn: int = -1  # position that `_source` stands at
+    _chunk: tuple[int, int] | None = None  # (first position, count) inside prepare_batch
+    _pool: list[SampleRNG]
+
+    def setup(self) -> None:
+        """Run once in each worker, before its first sample: open files and models here."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """Run in each worker before its first sample of an epoch."""
+
+    def teardown(self) -> None:
+        """Run once in each worker when the loader stops."""
+
+    def process(self, sample: Any) -> dict[str, Any]:
+        """Turn one sample into a dict of results; the default returns a dict sample as it is."""
+        if isinstance(sample, dict):
+            return sample
+        raise TypeError(
+            f"the sample is a {type(sample).__name__}, not a dict: override Worker.process(sample), "
+            "which returns a dict."
+        )
+
+    def collate(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """Join the dicts of a mini-batch, in sample order.
+
+        Equal-shaped arrays, Python numbers and bools are stacked along a new first axis,
+        anything else becomes a list. Override it to pad; an overridden `collate` gets all
+        results of the mini-batch at once, so one worker makes the whole mini-batch.
+
+        Raises
+        ------
+        ValueError
+            If the dicts do not have the same keys.
+        """
+        keys = results[0].keys()
+        for number, result in enumerate(results):
+            if result.keys() != keys:
+                raise ValueError(
+                    f"process() returned the keys {sorted(map(str, result))} for sample {number} of "
+                    f"the mini-batch, but {sorted(map(str, keys))} for sample 0: every sample needs "
+                    "the same keys."
+                )
+        return {key: stack_or_list([result[key] for result in results]) for key in keys}
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Random generator of the current sample.
+
+        Its draws depend on the loader's `seed`, the epoch and the sample's position in
+        the epoch only: never on the number of workers, their kind, or timing.
+
+        Raises
+        ------
+        RuntimeError
+            Outside a sample, and in `prepare_batch`, where `rngs` holds one per sample.
+        """
+        position = self._position
+        if position != self._drawn or self._source is None:
+            if position < 0:
+                raise RuntimeError(self._why_no_rng())
+            if self._source is None:
+                self._source = SampleRNG(self._seed)
+            self._source.seek(self.epoch, position)
+            self._drawn = position
+        return self._source.generator
+
+    def _why_no_rng(self) -> str:
+        if self._chunk is not None:
+            return (
+                "self.rng is not defined in prepare_batch: the size of a chunk depends on timing, "
+                "results must not. Use self.rngs, which holds one generator per sample."
+            )
+        return (
+            "self.rng belongs to a sample: it can be used in process, prepare and prepare_batch "
+            "(as self.rngs), not in setup, start_epoch or teardown."
+        )
+
+    @property
+    def rngs(self) -> Sequence[np.random.Generator]:
+        """In `prepare_batch`: the random generators of the chunk's samples.
+
+        They are reused for the next chunk, so draw from them before `prepare_batch` returns.
+        """
+        if self._chunk is None:
+            raise RuntimeError("self.rngs is only defined in prepare_batch; use self.rng.")
+        first, count = self._chunk
+        pool = self.__dict__.setdefault("_pool", [])
+        while len(pool) < count:
+            pool.append(SampleRNG(self._seed))
+        return [pool[i].seek(self.epoch, first + i) for i in range(count)]
+
+
+class BufferWorker(Worker):
+    """Worker that writes each sample straight into shared memory.
+
+    Declare the fields of a mini-batch with :meth:`add_buffer`, and override :meth:`prepare`
+    (one sample) or :meth:`prepare_batch` (a chunk of samples at once).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffer_specs: dict[str, BufferSpec] = {}
+        self._params: dict[str, Any] = {}
+
+    def add_buffer(
+        self, key: str, buffer: BufferSpec | tuple[Any, ...] | NDArray[Any]
+    ) -> None:
+        """Declare a field of the mini-batch: an array of shape ``(n, *shape)``.
+
+        Parameters
+        ----------
+        key : str
+            Key in the mini-batch.
+        buffer : (shape, dtype), (shape, dtype, fill_value), array or BufferSpec
+            One sample's shape and dtype, see :class:`BufferSpec`. An array is a template:
+            its shape, dtype and values (rows hold a copy of it before `prepare`).
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `key` is no string or is taken, or `buffer` cannot be used.
+        """
+        if not isinstance(key, str):
+            raise TypeError(f"key must be a string, got {key!r}.")
+        if key in self.buffer_specs:
+            raise ValueError(f"key {key!r} has a buffer already: {self.buffer_specs[key]}.")
+        try:
+            self._buffer_specs[key] = BufferSpec.parse(buffer)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"buffer {key!r}: {error}") from None
+
+    @property
+    def buffer_specs(self) -> dict[str, BufferSpec]:
+        """The declared fields."""
+        try:
+            return self._buffer_specs
+        except AttributeError:
+            raise TypeError(
+                f"{type(self).__name__}.__init__ must call super().__init__() first."
+            ) from None
+
+    def add_params(self, key: str, params: Any, default: Any = None) -> None:
+        """Store parameters under `key`; `default` where `params` is None."""
+        self.params[key] = default if params is None else params
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters stored by :meth:`add_params`."""
+        self.buffer_specs  # noqa: B018  the clear error when super().__init__() was not called
+        return self._params
+
+    def prepare(
+        self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
+    ) -> Any:
+        """Write one sample into its rows.
+
+        Parameters
+        ----------
+        sample : object
+            What the dataset gave.
+        batch : dict of str to list
+            ``batch[key].append(value)`` puts any other object in a list of the mini-batch.
+        buffers : dict of str to ndarray
+            This sample's row of each field, a writable view of shape `shape`; a 0-d view
+            for ``()``: assign with ``buffers[key][...] = value``. Valid during the call.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must override prepare(sample, batch, buffers) or "
+            "prepare_batch(samples, batch, buffers)."
+        )
+
+    def prepare_batch(
+        self, samples: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
+    ) -> None:
+        """Write a chunk of samples at once; the default loops over :meth:`prepare`.
+
+        The size of a chunk depends on timing, so results must not depend on it.
+        ``self.indices`` and ``self.rngs`` hold one entry per sample.
+
+        Parameters
+        ----------
+        samples : ndarray or list
+            What the dataset gave for the chunk: in one call where it has ``__getitems__``
+            or is an ndarray, else a list of samples.
+        batch : dict of str to list
+            Lists of the mini-batch; append one value per sample.
+        buffers : dict of str to ndarray
+            Rows of each field, shape ``(k, *shape)``.
+        """
+        chunk, self._chunk = self._chunk, None
+        try:
+            for number, sample in enumerate(samples):
+                if chunk is not None:
+                    self._position = chunk[0] + number
+                if self.indices is not None:
+                    self.index = int(self.indices[number])
+                rows = {key: array[number, ...] for key, array in buffers.items()}
+                self.prepare(sample, batch, rows)
+        finally:
+            self._chunk, self._position = chunk, -1

@@ -1,0 +1,177 @@
+"""The message loop of one worker: ask, work, answer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import sys
+import time
+from typing import Any, NoReturn
+
+import numpy as np
+import zmq
+
+from .. import seeding
+from .encoding import load_object
+from .payload import load_payload
+from .processes import death_descriptor, die_with_parent, name_process
+from .protocol import (
+    Chunk,
+    Done,
+    Failure,
+    Kind,
+    Part,
+    Ready,
+    Status,
+    Stop,
+    pack,
+    unpack,
+)
+from .runner import Runner, describe_failure
+from .settings import Settings
+
+__all__ = ["serve", "worker_process"]
+
+logger = logging.getLogger(__name__)
+
+_LINGER = 1000  # milliseconds that a last answer may take
+
+
+def serve(
+    runner: Runner,
+    context: zmq.Context[Any],
+    settings: Settings,
+    worker_id: int,
+    stop_descriptors: list[int],
+) -> None:
+    """Serve chunks until the broker says stop or one of `stop_descriptors` is readable."""
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.identity = b"%d-%d" % (worker_id, time.monotonic_ns())
+    socket.connect(settings.worker_address)
+    try:
+        try:
+            runner.setup()
+        except BaseException as error:  # noqa: BLE001  reported, then this worker ends
+            note = f"In {type(runner.worker).__name__}.setup of worker {worker_id}."
+            socket.linger = _LINGER
+            socket.send_multipart([pack(Failure(worker_id)), describe_failure(error, note)])
+            return
+        socket.send(pack(Ready(worker_id, os.getpid())))
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        for descriptor in stop_descriptors:
+            poller.register(descriptor, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if socket not in ready:
+                return
+            message, *frames = socket.recv_multipart()
+            request = unpack(message)
+            if isinstance(request, Stop):
+                return
+            if isinstance(request, Chunk):
+                socket.send_multipart(_run(runner, request, frames), copy=True)
+    finally:
+        try:
+            runner.teardown()
+        except Exception:  # the loader stops anyway; the user's mistake is shown in the log
+            logger.exception("teardown() of worker %d failed", worker_id)
+        socket.close()
+
+
+def _run(runner: Runner, chunk: Chunk, frames: list[bytes]) -> list[Any]:
+    """Work on a chunk and return the answer's frames."""
+    kind = Kind(chunk.kind)
+    indices = np.frombuffer(frames[0], np.int64) if kind is Kind.INDICES else None
+    started = time.perf_counter()
+    outcomes = []
+    answer: list[Any] = []
+    first = 0
+    for part in map(Part._make, chunk.parts):
+        stop = first + part.count
+        status, part_frames, index = Status.FAILED, [], -1
+        try:
+            keys: Any = _load(frames[first:stop]) if indices is None else indices[first:stop]
+        except BaseException as error:  # noqa: BLE001  a user's class may raise anything here
+            note = f"While a sample was unpickled in worker {runner.worker.worker_id}."
+            part_frames = [describe_failure(error, note)]
+        else:
+            status, part_frames, index = runner.run_part(part, chunk.epoch, kind, keys)
+        first = stop
+        outcomes.append((int(status), len(part_frames), index))
+        answer += part_frames
+    seconds = time.perf_counter() - started
+    return [pack(Done(chunk.chunk_id, seconds, outcomes)), *answer]
+
+
+def _load(frames: list[bytes]) -> list[Any]:
+    return [load_object(frame) for frame in frames]
+
+
+def worker_process(settings: Settings, worker_id: int, parent: int) -> NoReturn:
+    """Body of a worker process, a child of the supervisor."""
+    import signal
+
+    code = 1
+    try:
+        die_with_parent(signal.SIGKILL, parent)
+        name_process(f"crumpets-w{worker_id}")
+        context: zmq.Context[Any] = zmq.Context()
+        try:
+            _serve_process(settings, worker_id, parent, context)
+            code = 0
+        finally:
+            context.term()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _serve_process(
+    settings: Settings, worker_id: int, parent: int, context: zmq.Context[Any]
+) -> None:
+    # NOTE [Unpickle late] in payload.py: not before this process exists.
+    try:
+        template = load_payload(settings.payload, settings.payload_size)
+        seeding.seed_worker_globals(settings.seed, worker_id)
+        limit_threads()
+        memory = mmap.mmap(settings.ring, settings.geometry.size)
+        runner = Runner(
+            template["worker_template"],
+            template["dataset"],
+            memory,
+            settings.geometry,
+            settings.rows,
+            worker_id=worker_id,
+            seed=settings.seed,
+            seed_globals=settings.seed_globals,
+        )
+    except BaseException as error:  # noqa: BLE001  reported, then this worker ends
+        report(context, settings, worker_id, error, "While the template and the dataset were unpickled.")
+        return
+    serve(runner, context, settings, worker_id, [death_descriptor(parent)])
+
+
+def limit_threads() -> None:
+    """One thread for each library: the workers are what runs in parallel."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+    cv2: Any = sys.modules.get("cv2")
+    if cv2 is not None:
+        cv2.setNumThreads(0)
+
+
+def report(
+    context: zmq.Context[Any], settings: Settings, worker_id: int, error: BaseException, note: str
+) -> None:
+    """Tell the training process of an error that ends the loader."""
+    with context.socket(zmq.PUSH) as control:
+        control.linger = _LINGER
+        control.connect(settings.control_address)
+        control.send_multipart([pack(Failure(worker_id)), describe_failure(error, note)])

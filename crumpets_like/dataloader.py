@@ -1,0 +1,470 @@
+"""The front door: :class:`TurboDataLoader`, and the small tools around it."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
+from .broker.consumer import Consumer
+from .broker.engine import START_METHODS, Engine, EngineOptions
+from .broker.local import LocalEngine
+from .broker.worker import Worker
+from .epochs import EpochPlan, Planner
+from .errors import LoaderClosed, LoaderTimeout
+from .seeding import check_seed, entropy_seed
+from .slicer import Slicer
+from .statistics import Statistics, find_bottleneck
+
+__all__ = [
+    "Consumer",
+    "Slicer",
+    "TurboDataLoader",
+    "make_addresses",
+    "remove_files",
+    "remove_ipc_handles",
+]
+
+
+class TurboDataLoader:
+    """Yields ``(iteration, mini_batches)``, prepared by parallel workers in shared memory.
+
+    ::
+
+        with TurboDataLoader(dataset, 64, MyWorker(), 4, shuffle=True, seed=0) as loader:
+            for epoch in range(3):
+                for iteration, mini_batches in loader:
+                    for mini_batch in mini_batches:
+                        mini_batch["image"]
+
+    A mini-batch is a dict of arrays (views of the very bytes that the workers wrote, writable,
+    valid as long as anything looks at them) and lists. Every ``for`` is a new epoch, also after a
+    ``break``; it closes the iterator of the ``for`` before.
+
+    Parameters
+    ----------
+    iterable : dataset or iterable
+        With ``__len__`` and ``__getitem__``: indices travel, and each worker process reads its own
+        copy of the dataset (threads and ``nworkers=0`` share it). Otherwise it is iterated in this
+        process, by a thread of ours that reads at most the window ahead, and the samples travel;
+        each pass calls ``iter()`` again.
+    batch_size : int
+        Samples of one iteration.
+    worker_template : Worker
+        Copied for each worker; the object itself is not changed.
+    nworkers : int
+        Number of workers; 0: samples are prepared in the calling thread, for debuggers.
+    length : int, optional
+        Samples of an epoch: ``ceil(length / batch_size)`` iterations. Default: one pass.
+    num_mini_batches : int
+        Mini-batches of one iteration; must divide `batch_size`. A short last batch fills
+        mini-batches in order, and empty ones are left out.
+    start_iteration : int
+        First value of *iteration*; it moves only the counter, never the data.
+    shared_memory : bool or int
+        True: at least 2·nworkers buffers of one mini-batch each (more while they are tiny);
+        n: n buffers; False or 0: arrays travel in messages, which is slower.
+    shuffle : bool
+        A new random order in each pass.
+    seed : int, optional
+        With the same seed, orders and everything drawn from ``self.rng`` in a worker are
+        bit-identical for every number of workers and start method. Default: from entropy.
+    sampler : iterable of int or keys, optional
+        Order of one pass; torch's samplers are such.
+    batch_sampler : iterable of lists, optional
+        Batches of one pass, each of at most `batch_size` indices.
+    last_batch : {"keep", "discard", "rollover"}
+        What becomes of a short last batch; with "rollover" it opens the next epoch.
+    in_order : bool
+        False: mini-batches are delivered as soon as they are ready.
+    prefetch : int, optional
+        Most mini-batches requested ahead. Default: the number of buffers.
+    timeout : float or None
+        Most seconds to wait for a mini-batch once the workers are up; not enforced with
+        ``nworkers=0``. None: no limit.
+    on_error : {"raise"}
+        An exception in a worker is raised here, with its own type and the worker's traceback.
+    start_method : {"forkserver", "spawn", "fork", "thread"}, optional
+        How workers are started. Default: "forkserver".
+    max_buffers : int, optional
+        Most buffers in use at once, those that the caller holds included. Default: from the
+        available memory.
+    seed_globals : bool
+        Also seed ``random``, ``numpy.random`` and, if imported, ``torch`` for each sample, so that
+        draws from them are bit-identical, too. Not with threads.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, or two do not go together; names the argument and its value.
+    """
+
+    def __init__(
+        self,
+        iterable: Any,
+        batch_size: int,
+        worker_template: Worker,
+        nworkers: int,
+        length: int | None = None,
+        num_mini_batches: int = 1,
+        start_iteration: int = 0,
+        shared_memory: bool | int = True,
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        last_batch: str = "keep",
+        in_order: bool = True,
+        prefetch: int | None = None,
+        timeout: float | None = 120.0,
+        on_error: str = "raise",
+        start_method: str | None = None,
+        max_buffers: int | None = None,
+        seed_globals: bool = False,
+    ) -> None:
+        self._engine: Engine | LocalEngine | None = None
+        self._iterator: _EpochIterator | None = None
+        self._upcoming: tuple[Planner, EpochPlan, Any] | None = None
+        seed = entropy_seed() if seed is None else check_seed(seed)
+        self._planner = Planner(
+            iterable,
+            batch_size,
+            length=length,
+            shuffle=shuffle,
+            seed=seed,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            last_batch=last_batch,
+        )
+        if not isinstance(worker_template, Worker):
+            raise TypeError(
+                "worker_template must be an instance of crumpets_like.broker.Worker, got "
+                f"{worker_template!r}."
+            )
+        _check_integer("nworkers", nworkers, 0)
+        _check_integer("num_mini_batches", num_mini_batches, 1)
+        if batch_size % num_mini_batches:
+            raise ValueError(
+                f"batch_size must be divisible by num_mini_batches, got {batch_size} and "
+                f"{num_mini_batches}."
+            )
+        _check_integer("start_iteration", start_iteration, 0)
+        if not isinstance(shared_memory, bool):
+            _check_integer("shared_memory", shared_memory, 0)
+        for name, value in (("prefetch", prefetch), ("max_buffers", max_buffers)):
+            if value is not None:
+                _check_integer(name, value, 1)
+        if timeout is not None and not timeout > 0:
+            raise ValueError(
+                f"timeout must be a positive number of seconds or None (no limit), got {timeout!r}."
+            )
+        if on_error != "raise":
+            raise ValueError(f'on_error must be "raise", got {on_error!r}.')
+        if start_method is None:
+            start_method = "forkserver"
+        if start_method not in START_METHODS:
+            raise ValueError(f"start_method must be one of {START_METHODS}, got {start_method!r}.")
+        if seed_globals and start_method == "thread" and nworkers > 0:
+            raise ValueError(
+                'seed_globals=True does not go with start_method="thread": threads of one process '
+                "share the global generators. Use worker processes, or draw from self.rng."
+            )
+        self._batch_size = int(batch_size)
+        self._num_mini_batches = num_mini_batches
+        self._nworkers = nworkers
+        self._iterations = start_iteration
+        self._timeout = timeout
+        self._options = EngineOptions(
+            worker_template,
+            iterable if self._planner.indexable else None,
+            self._batch_size // num_mini_batches,
+            nworkers,
+            shared_memory=shared_memory,
+            prefetch=prefetch,
+            in_order=in_order,
+            timeout=timeout,
+            start_method=start_method,
+            max_buffers=max_buffers,
+            seed=seed,
+            seed_globals=seed_globals,
+        )
+        if max_buffers is not None and max_buffers < self._options.buffers:
+            raise ValueError(
+                f"max_buffers must be at least shared_memory, got {max_buffers} and {shared_memory}."
+            )
+        self._clock = _Clock()
+
+    # -- life ----------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the workers; ``with loader:`` does so, too. A started loader stays as it is.
+
+        Raises
+        ------
+        MemoryError
+            If the buffers do not fit the available memory.
+        OSError
+            On Windows, which has none of the means this loader stands on.
+        Exception
+            If the template or the dataset cannot be pickled: the text names the attribute.
+        """
+        if sys.platform == "win32":
+            raise OSError(
+                "crumpets-like runs on Linux and macOS: it needs Unix sockets and shared memory "
+                "passed by descriptor. On Windows use WSL."
+            )
+        if self._engine is None:
+            make = Engine if self._nworkers else LocalEngine
+            self._engine = make(self._options)
+            self._clock = _Clock()
+        return self
+
+    def stop(self) -> None:
+        """Stop the workers; mini-batches that the caller holds stay valid. May be repeated."""
+        engine, self._engine = self._engine, None
+        self._drop_upcoming()
+        if engine is not None:
+            engine.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # -- iteration -----------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Begin the next epoch.
+
+        Raises
+        ------
+        LoaderClosed
+            Outside ``with loader:`` or ``start()`` and ``stop()``.
+        """
+        if self._engine is None:
+            raise LoaderClosed(
+                "The loader is not started: iterate it inside `with loader:`, or between start() "
+                "and stop()."
+            )
+        if self._iterator is not None:
+            self._iterator.close()
+        this: Any
+        if self._upcoming is not None:
+            _, plan, this = self._upcoming
+            self._upcoming = None
+        else:
+            plan = self._planner.open()
+            this = self._engine.open(plan)
+        self._iterator = _EpochIterator(self, self._engine, plan, this)
+        return self._iterator
+
+    def _open_ahead(self, current: Any) -> None:
+        """Request the first batches of the next epoch, once all of this one are requested."""
+        if self._upcoming is None and self._engine is not None:
+            before = copy.copy(self._planner)
+            plan = self._planner.open()
+            self._upcoming = (before, plan, self._engine.open(plan, after=current))
+
+    def _drop_upcoming(self) -> None:
+        """Take back an epoch that was opened ahead."""
+        if self._upcoming is not None:
+            self._planner, _, this = self._upcoming
+            self._upcoming = None
+            if self._engine is not None:
+                self._engine.close_pass(this)
+
+    def __len__(self) -> int:
+        """Iterations of the current epoch; between epochs, of the next one.
+
+        Raises
+        ------
+        TypeError
+            If the iterable or sampler has no length and none was set.
+        """
+        iterations = self.epoch_iterations
+        if iterations is None:
+            raise TypeError(
+                "the length of the loader is not known, since its iterable or sampler has none: "
+                "pass length=, or call set_length() or set_epoch_iterations()."
+            )
+        return iterations
+
+    def set_length(self, length: int) -> None:
+        """Set the samples of an epoch; acts at the next ``for``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is not an integer of at least 1.
+        """
+        self._drop_upcoming()
+        self._planner.set_length(length)
+
+    def set_epoch_iterations(self, iterations: int) -> None:
+        """Set the iterations of an epoch and leave `length`; acts at the next ``for``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is not an integer of at least 1.
+        """
+        self._drop_upcoming()
+        self._planner.set_epoch_iterations(iterations)
+
+    # -- facts ---------------------------------------------------------------------------
+
+    @property
+    def iterations(self) -> int:
+        """`start_iteration` and the batches that the caller received, broken epochs included."""
+        return self._iterations
+
+    @property
+    def epoch_iterations(self) -> int | None:
+        """Iterations of the current epoch; between epochs, of the next one. None: not known."""
+        if self._iterator is not None and not self._iterator.closed:
+            return self._iterator.plan.iterations
+        if self._upcoming is not None:
+            return self._upcoming[1].iterations
+        return self._planner.iterations()
+
+    @property
+    def length(self) -> int | None:
+        """Samples of an epoch as given, or of one pass; None: not known."""
+        return self._planner.length
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one iteration."""
+        return self._batch_size
+
+    @property
+    def mini_batch_size(self) -> int:
+        """Samples of one mini-batch."""
+        return self._batch_size // self._num_mini_batches
+
+    @property
+    def num_mini_batches(self) -> int:
+        """Mini-batches of one iteration."""
+        return self._num_mini_batches
+
+    @property
+    def nworkers(self) -> int:
+        """Number of workers."""
+        return self._nworkers
+
+    def statistics(self) -> Statistics:
+        """Figures since the last start.
+
+        Raises
+        ------
+        LoaderClosed
+            If the loader is not started.
+        """
+        if self._engine is None:
+            raise LoaderClosed("statistics() needs a started loader.")
+        clock = self._clock
+        facts = self._engine.facts()
+        running = max(time.perf_counter() - clock.started, 1e-9)
+        busy = tuple(min(1.0, seconds / running) for seconds in facts.busy_seconds)
+        iterating = max(clock.waited + clock.worked, 1e-9)
+        return Statistics(
+            samples=clock.samples,
+            samples_per_second=clock.samples / iterating,
+            seconds_waited=clock.waited,
+            seconds_worked=clock.worked,
+            worker_busy=busy,
+            buffers_free=facts.free,
+            buffers_filling=facts.filling,
+            buffers_ready=facts.ready,
+            buffers_held=facts.held,
+            chunk_samples=facts.chunk_samples,
+            bottleneck=find_bottleneck(
+                clock.waited, clock.worked, busy, starved=facts.starved
+            ),
+        )
+
+
+class _Clock:
+    """Where the caller's time goes."""
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+        self.samples = 0
+        self.waited = 0.0
+        self.worked = 0.0
+
+
+class _EpochIterator:
+    """Iterator of one epoch."""
+
+    def __init__(self, loader: TurboDataLoader, engine: Any, plan: EpochPlan, this: Any) -> None:
+        self._loader = loader
+        self._engine = engine
+        self._pass = this
+        self.plan = plan
+        self.closed = False
+        self._why_closed = "The iterator was closed: a newer one of the same loader is in use."
+        self._ended = False
+        self._left = time.perf_counter()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[int, list[dict[str, Any]]]:
+        if self._ended:
+            raise StopIteration
+        if self.closed:
+            raise LoaderClosed(self._why_closed)
+        loader, clock = self._loader, self._loader._clock
+        entered = time.perf_counter()
+        clock.worked += entered - self._left
+        try:
+            batch = self._engine.next_batch(self._pass)
+        except BaseException as error:
+            if not isinstance(error, MemoryError | LoaderTimeout | KeyboardInterrupt):
+                self.close(f"The iterator was closed, since it raised {type(error).__name__}.")
+            raise
+        finally:
+            self._left = time.perf_counter()
+            clock.waited += self._left - entered
+        if batch is None:
+            self._ended = True
+            self.close()
+            raise StopIteration
+        if self.plan.ahead and self._pass.exhausted:
+            loader._open_ahead(self._pass)
+        iteration = loader._iterations
+        loader._iterations += 1
+        clock.samples += self._samples_of(batch)
+        return iteration, batch
+
+    @staticmethod
+    def _samples_of(batch: list[dict[str, Any]]) -> int:
+        return sum(len(next(iter(mini_batch.values()), ())) for mini_batch in batch)
+
+    def close(self, why: str | None = None) -> None:
+        """End the epoch early."""
+        if not self.closed:
+            self.closed = True
+            self._why_closed = why or self._why_closed
+            self._engine.close_pass(self._pass)
+
+
+
+
+def _check_integer(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}.")

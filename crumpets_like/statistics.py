@@ -1,0 +1,79 @@
+"""What a loader has done so far: :class:`Statistics`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Bottleneck", "Statistics", "find_bottleneck"]
+
+Bottleneck = Literal["caller", "workers", "producer", "buffers"]
+
+_SMALL_WAIT = 0.1  # a caller that waits less than this share of the time is itself the bottleneck
+_BUSY = 0.7  # workers that are busy more than this share of the time are the bottleneck
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """A loader's figures since its last start.
+
+    Attributes
+    ----------
+    samples : int
+        Samples that the caller has received.
+    samples_per_second : float
+        Samples received per second of iterating.
+    seconds_waited : float
+        Seconds that the caller waited for batches.
+    seconds_worked : float
+        Seconds that the caller worked between batches.
+    worker_busy : tuple of float
+        Share of the time, 0 to 1, that each worker spent on samples.
+    buffers_free : int
+        Buffers that nobody uses.
+    buffers_filling : int
+        Buffers that were requested and are not finished.
+    buffers_ready : int
+        Buffers that are finished and wait for the caller.
+    buffers_held : int
+        Mini-batches that the caller still holds.
+    chunk_samples : int
+        Samples of the last piece of work that a worker got.
+    bottleneck : {"caller", "workers", "producer", "buffers"}
+        What limits the speed: the caller's own work; the workers' work; the reading of an iterable
+        (or of a sampler) in the training process; or too few buffers (or too small a `prefetch`) to
+        keep the workers busy.
+    """
+
+    samples: int
+    samples_per_second: float
+    seconds_waited: float
+    seconds_worked: float
+    worker_busy: tuple[float, ...]
+    buffers_free: int
+    buffers_filling: int
+    buffers_ready: int
+    buffers_held: int
+    chunk_samples: int
+    bottleneck: Bottleneck
+
+
+def find_bottleneck(
+    waited: float, worked: float, worker_busy: tuple[float, ...], *, starved: bool
+) -> Bottleneck:
+    """Tell what limits a loader.
+
+    Parameters
+    ----------
+    waited, worked : float
+        Seconds of the caller.
+    worker_busy : tuple of float
+        Share of the time that each worker was busy.
+    starved : bool
+        Whether buffers wait for the reading of samples.
+    """
+    if waited <= _SMALL_WAIT * (waited + worked):
+        return "caller"
+    if worker_busy and sum(worker_busy) / len(worker_busy) >= _BUSY:
+        return "workers"
+    return "producer" if starved else "buffers"

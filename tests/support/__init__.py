@@ -1,0 +1,1 @@
+"""What the tests share: the leak guard, scenarios in child processes."""

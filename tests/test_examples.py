@@ -1,0 +1,42 @@
+"""Every example runs as a user would run it, and says what it should."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+EXPECTED = {
+    "own_augmentation.py": (
+        r"200 windows of 32 x 32, mean grey \d+\.\d\n"
+        r"one and three workers agree bit by bit: True\n"
+    ),
+    "plain_loop.py": r"(epoch [01]: energy 64000, wave \d+ came last\n){2}",
+    "torch_training.py": r"(epoch [0-4]: loss \d\.\d{3}\n){5}test accuracy (9\d|100)\.\d%\n",
+}
+"""What each example prints, in full."""
+
+NEEDS = {"torch_training.py": ("torch", "sklearn")}
+
+
+def test_every_example_is_tested() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_example(name: str, tmp_path: Path) -> None:
+    for module in NEEDS.get(name, ()):
+        pytest.importorskip(module)
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert re.fullmatch(EXPECTED[name], run.stdout), run.stdout
