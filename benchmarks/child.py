@@ -44,7 +44,7 @@ def run(case: Case, contender: str, buffers: int) -> dict[str, float]:
     from .ours import Ours
 
     ours = Ours(case, contender)
-    return MEASURE[case.kind](ours, case)
+    return MEASURE[case.kind](ours, case) | {"buffers": ours.buffers}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

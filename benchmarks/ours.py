@@ -18,9 +18,15 @@ class Ours:
         What to load.
     contender : str
         ``"ours"``, or ``"ours-"`` followed by a start method.
+
+    Attributes
+    ----------
+    buffers : int
+        Mini-batches in shared memory, known once the loader was stopped.
     """
 
     def __init__(self, case: Case, contender: str) -> None:
+        self.buffers = 0
         self.loader = TurboDataLoader(
             case.make_dataset(contender),
             case.batch_size,
@@ -38,4 +44,8 @@ class Ours:
         return self.loader
 
     def stop(self) -> None:
+        known = self.loader.statistics()
+        self.buffers = (
+            known.buffers_free + known.buffers_filling + known.buffers_ready + known.buffers_held
+        )
         self.loader.stop()

@@ -389,9 +389,7 @@ class TurboDataLoader:
             buffers_ready=facts.ready,
             buffers_held=facts.held,
             chunk_samples=facts.chunk_samples,
-            bottleneck=find_bottleneck(
-                clock.waited, clock.worked, busy, starved=facts.starved
-            ),
+            bottleneck=find_bottleneck(clock.waited, clock.worked, busy, starved=facts.starved),
         )
 
 
@@ -459,8 +457,6 @@ class _EpochIterator:
             self.closed = True
             self._why_closed = why or self._why_closed
             self._engine.close_pass(self._pass)
-
-
 
 
 def _check_integer(name: str, value: object, least: int) -> None:

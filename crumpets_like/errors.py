@@ -113,7 +113,9 @@ class WorkerDied(LoaderError):
         Index of the sample it was working on, if it was working.
     """
 
-    def __init__(self, worker_id: int, pid: int, exit_code: int, index: int | None, why: str) -> None:
+    def __init__(
+        self, worker_id: int, pid: int, exit_code: int, index: int | None, why: str
+    ) -> None:
         self.worker_id = worker_id
         self.pid = pid
         self.exit_code = exit_code
@@ -145,8 +147,6 @@ def signal_name(exit_code: int) -> str | None:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"
-
-
 
 
 class WorkerTraceback(Exception):

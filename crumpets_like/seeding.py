@@ -157,8 +157,8 @@ def seed_globals(seed: int, epoch: int, position: int) -> None:
 def seed_worker_globals(seed: int, worker_id: int) -> None:
     """Seed the global generators once for a worker, so that no two workers draw the same.
 
-    Call it after the worker's modules are imported: a `torch` that is imported later starts
-    with its own default seed.
+    Call it after the worker's modules are imported: a `torch` that is imported later seeds
+    itself at random.
 
     Parameters
     ----------
@@ -175,8 +175,8 @@ class preserve_globals:  # noqa: N801 - reads like a function: `with preserve_gl
     """Context manager: the global generators leave it as they came in.
 
     Saves and restores the states of ``random``, ``numpy.random`` and, if it is imported, the
-    default generator of `torch`. A `torch` that is imported inside is left as a fresh import
-    would have left it.
+    default generator of `torch`. A `torch` that is imported inside is left with a random seed, as
+    its import gives it.
     """
 
     def __enter__(self) -> preserve_globals:
@@ -196,8 +196,10 @@ class preserve_globals:  # noqa: N801 - reads like a function: `with preserve_gl
         np.random.set_state(self._numpy)
         torch = _imported_torch()
         if torch is not None:
-            state = torch.Generator().get_state() if self._torch is None else self._torch
-            torch.default_generator.set_state(state)
+            if self._torch is None:
+                torch.default_generator.seed()
+            else:
+                torch.default_generator.set_state(self._torch)
 
 
 def _imported_torch() -> Any:

@@ -15,11 +15,12 @@ from crumpets_like.broker import BufferWorker
 
 
 def read_digits() -> NDArray[np.void]:
-    """Return 1,797 digits as records of `image`, 8 x 8 pixels from 0 to 16, and `label`."""
+    """Return 1,797 digits in random order, records of `image`, 8 x 8 from 0 to 16, and `label`."""
     digits = load_digits()
     records = np.empty(len(digits.images), [("image", np.float32, (8, 8)), ("label", np.int64)])
     records["image"], records["label"] = digits.images, digits.target
-    return records
+    # Neighbours come from the same writer.
+    return np.random.default_rng(0).permutation(records)
 
 
 class DigitWorker(BufferWorker):

@@ -6,7 +6,7 @@ import textwrap
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crumpets_like.seeding import (
@@ -84,6 +84,7 @@ class TestSampleRNG:
         assert rng.seek(0, 1) is rng.generator
         assert rng.seek(1, 0) is rng.generator
 
+    @settings(deadline=None)
     @given(seed=st.integers(0, 2**130), epoch=words, position=words, detour=words)
     def test_depends_on_nothing_else(self, seed, epoch, position, detour):
         first, second = SampleRNG(seed), SampleRNG(seed)
@@ -246,16 +247,15 @@ def test_torch_is_neither_imported_nor_needed():
     run_python(code)
 
 
-def test_torch_imported_inside_looks_freshly_imported():
+def test_torch_imported_inside_does_not_keep_the_seed_of_a_sample():
     pytest.importorskip("torch")
     code = """
         from crumpets_like.seeding import *
         with preserve_globals():
             import torch
-            fresh = torch.default_generator.get_state()
             seed_globals(1, 2, 3)
-            assert not torch.equal(torch.default_generator.get_state(), fresh)
-        assert torch.equal(torch.default_generator.get_state(), fresh)
+            seeded = torch.default_generator.get_state()
+        assert not torch.equal(torch.default_generator.get_state(), seeded)
     """
     run_python(code)
 

@@ -65,7 +65,7 @@ def _join_lists(columns: list[dict[str, Any]], segments: list[Segment]) -> dict[
         for column, segment in zip(columns, segments, strict=True):
             if key not in column:
                 raise ValueError(
-                    f"batch[{key!r}] has no value for the sample with index {segment.index}: prepare "
+                    f"batch[{key!r}] has no value for the sample with index {segment.first_index}: prepare "
                     "must append exactly one value per sample to each list."
                 )
         pieces = [column[key] for column in columns]

@@ -65,13 +65,13 @@ class BufferSpec:
         self._fill = self._make_fill() if self.given_fill else None
 
     @classmethod
-    def parse(cls, buffer: BufferSpec | tuple[Any, ...] | NDArray[Any]) -> BufferSpec:
+    def parse(cls, buffer: object) -> BufferSpec:
         """Make a spec from ``(shape, dtype[, fill_value])`` or from a template array."""
         if isinstance(buffer, BufferSpec):
             return buffer
         if isinstance(buffer, np.ndarray):
             return cls(buffer.shape, buffer.dtype, buffer.copy())
-        if isinstance(buffer, tuple | list) and len(buffer) in (2, 3):
+        if isinstance(buffer, tuple) and len(buffer) in (2, 3):
             return cls(*buffer)
         raise TypeError(
             "buffer must be (shape, dtype), (shape, dtype, fill_value) or a template array, "
@@ -123,7 +123,8 @@ class BufferSpec:
     def __repr__(self) -> str:
         fill = ""
         if self._fill is not None:
-            fill = f", fill_value={self.fill_value!r}" if self._fill.size <= 16 else ", fill_value=<array>"
+            shown = repr(self.fill_value) if self._fill.size <= 16 else "<array>"
+            fill = f", fill_value={shown}"
         return f"BufferSpec({self.shape}, {self.dtype}{fill})"
 
 
@@ -213,7 +214,9 @@ class SlotLayout:
         """Arrays of rows ``start`` to ``start + count``, filled with their fill values."""
         arrays = {}
         for name, spec, offset in self._fields:
-            kind: type[np.ndarray[Any, Any]] = IntegerRows if spec.dtype.kind in "iu" else np.ndarray
+            kind: type[np.ndarray[Any, Any]] = (
+                IntegerRows if spec.dtype.kind in "iu" else np.ndarray
+            )
             rows = kind(
                 (count, *spec.shape), spec.dtype, memory, slot_offset + offset + start * spec.nbytes
             )

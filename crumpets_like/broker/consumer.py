@@ -145,7 +145,7 @@ class Consumer:
             raise
 
     def _socket(self, address: str, bind: bool) -> zmq.Socket[bytes]:
-        made = self._context.socket(zmq.PULL)
+        made: zmq.Socket[bytes] = self._context.socket(zmq.PULL)
         made.linger = 0
         made.rcvhwm = 0  # the window of the producer bounds what is under way
         made.maxmsgsize = MOST_BYTES

@@ -76,7 +76,9 @@ class _Encoder:
     def _extension(self, obj: Any) -> msgpack.ExtType:
         if type(obj) is np.ndarray and obj.dtype.names is None and obj.dtype.kind in _RAW_KINDS:
             if obj.nbytes < _SMALL:
-                return msgpack.ExtType(_NUMPY, msgpack_numpy.packb(np.ascontiguousarray(obj).reshape(obj.shape)))
+                return msgpack.ExtType(
+                    _NUMPY, msgpack_numpy.packb(np.ascontiguousarray(obj).reshape(obj.shape))
+                )
             return self._array(obj)
         if isinstance(obj, np.bool_ | np.number):
             return msgpack.ExtType(_NUMPY, msgpack_numpy.packb(obj))
@@ -122,8 +124,16 @@ def encode(columns: dict[str, Any], arena: Arena | None) -> list[Frame]:
     encoder = _Encoder(arena)
     packed = {}
     for key, value in columns.items():
-        if type(value) is np.ndarray and value.dtype.kind in _RAW_KINDS and value.dtype.names is None:
-            packed[key] = msgpack.packb(encoder._array(value)) if value.nbytes >= _SMALL else encoder.pack(value)
+        if (
+            type(value) is np.ndarray
+            and value.dtype.kind in _RAW_KINDS
+            and value.dtype.names is None
+        ):
+            packed[key] = (
+                msgpack.packb(encoder._array(value))
+                if value.nbytes >= _SMALL
+                else encoder.pack(value)
+            )
         else:
             packed[key] = encoder.pack(value)
     return [msgpack.packb(packed), *encoder.frames]
@@ -150,7 +160,9 @@ def decode(frames: Sequence[Any], base: NDArray[np.uint8] | None) -> dict[str, A
     def unpack(data: bytes) -> Any:
         return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False)
 
-    return {key: unpack(data) for key, data in msgpack.unpackb(frames[0], strict_map_key=False).items()}
+    return {
+        key: unpack(data) for key, data in msgpack.unpackb(frames[0], strict_map_key=False).items()
+    }
 
 
 def stack_or_list(values: list[Any]) -> Any:

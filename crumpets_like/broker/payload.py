@@ -74,7 +74,9 @@ def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 def load_payload(descriptor: int, size: int) -> Any:
     """Unpickle what :class:`Payload` wrote; arrays look at private pages of the segment."""
-    memory = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    memory = mmap.mmap(
+        descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+    )
     view = memoryview(memory)
     length = int.from_bytes(view[size - 8 :], "little")
     stream, table = msgpack.unpackb(view[size - 8 - length : size - 8])
@@ -96,6 +98,7 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:
     modules: dict[str, None] = {}
     main_objects: dict[str, Any] = {}
     buffers: list[memoryview] = []
+    main = sys.modules["__main__"]
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         """Notes the modules that it meets, and the classes of ``__main__``."""
@@ -103,10 +106,9 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type) or callable(obj):
                 module = getattr(obj, "__module__", None)
-                if module == "__main__" and obj is getattr(
-                    sys.modules["__main__"], getattr(obj, "__qualname__", ""), None
-                ):
-                    main_objects[obj.__qualname__] = obj
+                name = getattr(obj, "__qualname__", "")
+                if module == "__main__" and obj is getattr(main, name, None):
+                    main_objects[name] = obj
                 elif isinstance(module, str) and module != "__main__":
                     modules[module] = None
             elif isinstance(obj, type(sys)):
@@ -177,7 +179,9 @@ def _find_unpicklable(value: Any, path: str, depth: int, seen: set[int]) -> str 
     elif isinstance(value, list | tuple | set):
         children = [(f"{path}[{number}]", item) for number, item in enumerate(value)]
     else:
-        children = [(f"{path}.{name}", item) for name, item in getattr(value, "__dict__", {}).items()]
+        children = [
+            (f"{path}.{name}", item) for name, item in getattr(value, "__dict__", {}).items()
+        ]
     for child_path, child in children:
         found = _find_unpicklable(child, child_path, depth - 1, seen)
         if found:

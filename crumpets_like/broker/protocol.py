@@ -24,7 +24,7 @@ Failure                   any -> Consumer        one pickled exception (control 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgpack
 
@@ -108,7 +108,7 @@ class Part(NamedTuple):
     slot: int
     rows: int  # of the whole mini-batch
     start: int
-    count: int
+    size: int  # rows of this part
     position: int  # of the first of these samples in the epoch
 
 
@@ -133,9 +133,9 @@ class Segment(NamedTuple):
     """Rows of a mini-batch that one worker wrote."""
 
     start: int
-    count: int
+    size: int
     frames: int
-    index: int  # of its first sample in the dataset, -1 where samples have none
+    first_index: int  # of its first sample in the dataset, -1 where samples have none
 
 
 class Item(NamedTuple):
@@ -169,9 +169,7 @@ class Failure(NamedTuple):
     worker_id: int  # -1: not a worker
 
 
-Message: TypeAlias = (
-    Submit | Cancel | Stop | Ready | Chunk | Done | Results | WorkersUp | Failure
-)
+Message: TypeAlias = Submit | Cancel | Stop | Ready | Chunk | Done | Results | WorkersUp | Failure
 _TYPES: tuple[Any, ...] = (Submit, Cancel, Stop, Ready, Chunk, Done, Results, WorkersUp, Failure)
 _NUMBERS = {message_type: bytes((number,)) for number, message_type in enumerate(_TYPES)}
 MOST_BYTES = 1 << 32  # of one frame, so that a stray sender cannot make us allocate more
@@ -179,7 +177,7 @@ MOST_BYTES = 1 << 32  # of one frame, so that a stray sender cannot make us allo
 
 def pack(message: Message) -> bytes:
     """Encode a message as its first frame."""
-    return _NUMBERS[type(message)] + msgpack.packb(message)
+    return _NUMBERS[type(message)] + cast(bytes, msgpack.packb(message))
 
 
 def unpack(frame: Frame) -> Message:
@@ -195,5 +193,3 @@ def unpack(frame: Frame) -> Message:
         return message_type._make(msgpack.unpackb(frame[1:]))  # type: ignore[no-any-return]
     except (IndexError, TypeError, ValueError, msgpack.UnpackException) as error:
         raise ValueError(f"not a message of this protocol: {bytes(frame[:32])!r}") from error
-
-

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .buffers import ALIGNMENT, SlotLayout, align
+from .buffers import SlotLayout, align
 from .memory import address_space_left, anonymous_file, available_memory, hide_from_dumps
 
 __all__ = ["FREE_FORM_STRIDE", "NO_SLOT", "BufferRing", "RingGeometry", "StatusPage"]

@@ -11,7 +11,7 @@ import pickle
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -110,9 +110,10 @@ class Runner:
         self._getitems = getattr(dataset, "__getitems__", None)
         self._is_array = isinstance(dataset, np.ndarray)
         self._bulk_read = (self._is_array or callable(self._getitems)) and not seed_globals
+        self._buffer_worker = worker if isinstance(worker, BufferWorker) else None
         self._layout: SlotLayout | None = None
-        if isinstance(worker, BufferWorker):
-            self._layout = SlotLayout(worker.buffer_specs, rows)
+        if self._buffer_worker is not None:
+            self._layout = SlotLayout(self._buffer_worker.buffer_specs, rows)
             self._bulk = overrides(worker, "prepare_batch")
         self._page = StatusPage(memory, max(1, geometry.nworkers))
         self._word = self._page.offset(worker_id)
@@ -133,7 +134,7 @@ class Runner:
             self._page.release()
 
     def run_part(
-        self, part: Part, epoch: int, kind: Kind, keys: Sequence[Any]
+        self, part: Part, epoch: int, kind: Kind, keys: Any
     ) -> tuple[Status, list[Frame], int]:
         """Fill rows of one mini-batch.
 
@@ -159,7 +160,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  everything is the caller's to see
             return Status.FAILED, [describe_failure(error)], first_index
 
-    def fill_part(self, part: Part, epoch: int, kind: Kind, keys: Sequence[Any]) -> list[Frame]:
+    def fill_part(self, part: Part, epoch: int, kind: Kind, keys: Any) -> list[Frame]:
         """As :meth:`run_part`, but raises; a note on the error says where it happened."""
         worker = self.worker
         started = time.perf_counter()
@@ -175,7 +176,7 @@ class Runner:
             self._page.integers[self._word] = -1
             worker.index = worker._position = worker._drawn = -1
             worker._chunk = worker.indices = None
-            self._page.add_work(self._worker_id, part.count, time.perf_counter() - started)
+            self._page.add_work(self._worker_id, part.size, time.perf_counter() - started)
 
     def _start_epoch(self, epoch: int) -> None:
         set_epoch = getattr(self._dataset, "set_epoch", None)
@@ -205,7 +206,7 @@ class Runner:
 
     # -- reading -------------------------------------------------------------------------
 
-    def _read(self, kind: Kind, keys: Sequence[Any]) -> Any:
+    def _read(self, kind: Kind, keys: Any) -> Any:
         """All samples of a chunk."""
         if kind is Kind.SAMPLES:
             return keys
@@ -213,7 +214,7 @@ class Runner:
             if self._is_array:
                 return self._dataset[keys]
             indices = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
-            samples = self._getitems(indices)  # type: ignore[misc]
+            samples = self._getitems(indices)
             if len(samples) != len(indices):
                 raise ValueError(
                     f"dataset.__getitems__ returned {len(samples)} samples for {len(indices)} indices."
@@ -233,27 +234,25 @@ class Runner:
 
     # -- writing -------------------------------------------------------------------------
 
-    def _fill(self, part: Part, kind: Kind, keys: Sequence[Any]) -> list[Frame]:
-        worker = self.worker
+    def _fill(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
         self._first = part.position
         if self._layout is None:
             return self._fill_free_form(part, kind, keys)
         if part.slot == NO_SLOT:
-            layout = SlotLayout(self._layout.specs, part.count)
-            arrays = layout.rows_to_write(bytearray(layout.stride), 0, 0, part.count)
+            layout = SlotLayout(self._layout.specs, part.size)
+            arrays = layout.rows_to_write(bytearray(layout.stride), 0, 0, part.size)
         else:
             arrays = self._layout.rows_to_write(
-                self._memory, self._geometry.offset(part.slot), part.start, part.count
+                self._memory, self._geometry.offset(part.slot), part.start, part.size
             )
         batch: defaultdict[str, list[Any]] = defaultdict(list)
         if self._bulk:
             self._prepare_bulk(part, kind, keys, batch, arrays)
         else:
             self._prepare_each(kind, keys, batch, arrays)
-        if worker.buffer_specs.keys() & batch.keys():
-            both = sorted(worker.buffer_specs.keys() & batch.keys())
-            raise ValueError(f"batch[{both[0]!r}] was appended to, but {both[0]!r} is a buffer.")
         lists: dict[str, Any] = dict(batch)
+        for key in arrays.keys() & lists.keys():
+            raise ValueError(f"batch[{key!r}] was appended to, but {key!r} is a buffer.")
         if part.slot == NO_SLOT:
             lists |= {name: array.view(np.ndarray) for name, array in arrays.items()}
         return encode(lists, None)
@@ -262,30 +261,30 @@ class Runner:
         self,
         part: Part,
         kind: Kind,
-        keys: Sequence[Any],
+        keys: Any,
         batch: defaultdict[str, list[Any]],
         arrays: dict[str, NDArray[Any]],
     ) -> None:
-        worker = self.worker
-        worker._chunk = (part.position, part.count)
+        worker: Any = self.worker
+        worker._chunk = (part.position, part.size)
         worker.indices = np.array(keys) if kind is Kind.INDICES else None
         if kind is Kind.INDICES:
             self._page.integers[self._word] = keys[0]
         samples = self._read(kind, keys)
         if self._seed_globals:
             seeding.seed_globals(self._seed, worker.epoch, part.position)
-        worker.prepare_batch(samples, batch, arrays)  # type: ignore[attr-defined]
+        worker.prepare_batch(samples, batch, arrays)
         for key, values in batch.items():
-            if len(values) != part.count:
+            if len(values) != part.size:
                 raise ValueError(
-                    f"prepare_batch appended {len(values)} values to batch[{key!r}] for {part.count} "
+                    f"prepare_batch appended {len(values)} values to batch[{key!r}] for {part.size} "
                     "samples: one value per sample is needed."
                 )
 
     def _prepare_each(
         self,
         kind: Kind,
-        keys: Sequence[Any],
+        keys: Any,
         batch: defaultdict[str, list[Any]],
         arrays: dict[str, NDArray[Any]],
     ) -> None:
@@ -320,15 +319,13 @@ class Runner:
     def _check_lists(self, batch: dict[str, list[Any]], row: int) -> None:
         for key, values in batch.items():
             if len(values) != row + 1:
-                what = (
-                    "has no value" if len(values) <= row else f"got {len(values) - row} values"
-                )
+                what = "has no value" if len(values) <= row else f"got {len(values) - row} values"
                 raise ValueError(
                     f"batch[{key!r}] {what} for this sample: prepare must append exactly one value "
                     "per sample to each list."
                 )
 
-    def _fill_free_form(self, part: Part, kind: Kind, keys: Sequence[Any]) -> list[Frame]:
+    def _fill_free_form(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
         worker = self.worker
         page, word = self._page.integers, self._word
         indexed = kind is Kind.INDICES
@@ -359,7 +356,7 @@ class Runner:
                 self._memory,
                 self._geometry.offset(part.slot),
                 stride * part.start // part.rows,
-                stride * (part.start + part.count) // part.rows,
+                stride * (part.start + part.size) // part.rows,
             )
         return encode(worker.collate(results), arena)
 

@@ -86,7 +86,7 @@ class Piece(NamedTuple):
 
     batch: MiniBatch
     start: int
-    count: int
+    size: int
 
 
 class Assignment(NamedTuple):
@@ -100,14 +100,14 @@ class Assignment(NamedTuple):
     def parts(self) -> list[Part]:
         """What the worker has to know."""
         return [
-            Part(batch.slot, batch.rows, start, count, batch.position + start)
-            for batch, start, count in self.pieces
+            Part(batch.slot, batch.rows, start, size, batch.position + start)
+            for batch, start, size in self.pieces
         ]
 
     @property
     def frames(self) -> Frames:
         """The indices, keys or samples."""
-        cuts = [batch.frames(start, count) for batch, start, count in self.pieces]
+        cuts = [batch.frames(start, size) for batch, start, size in self.pieces]
         if self.pieces[0].batch.kind == Kind.INDICES:
             return [b"".join([cut[0] for cut in cuts])]
         return [frame for cut in cuts for frame in cut]
@@ -173,7 +173,7 @@ class Scheduler:
     def _drop(self, piece: Piece, pass_id: int) -> bool:
         if piece.batch.pass_id != pass_id:
             return False
-        piece.batch.missing -= piece.count
+        piece.batch.missing -= piece.size
         return True
 
     def add_worker(self, worker: int) -> None:
@@ -192,13 +192,17 @@ class Scheduler:
         """Give rows of a dead worker to others, before anything else."""
         for piece in pieces:
             if piece.batch.cancelled or piece.batch.failure is not None:
-                piece.batch.missing -= piece.count
+                piece.batch.missing -= piece.size
                 self._finish_if_complete(piece.batch)
             else:
                 self._again.append(piece)
 
     def done(
-        self, chunk_id: int, seconds: float, outcomes: Sequence[tuple[int, int, int]], frames: Frames
+        self,
+        chunk_id: int,
+        seconds: float,
+        outcomes: Sequence[tuple[int, int, int]],
+        frames: Frames,
     ) -> bool:
         """A worker answers; False if the chunk is not its business (any more)."""
         assignment = self._assignments.pop(chunk_id, None)
@@ -210,13 +214,13 @@ class Scheduler:
         for piece, (status, nframes, index) in zip(assignment.pieces, outcomes, strict=True):
             mine = frames[first : first + nframes]
             first += nframes
-            samples += piece.count
+            samples += piece.size
             if status == Status.FAILED:
                 self.fail(piece, mine)
             else:
-                segment = Segment(piece.start, piece.count, nframes, index)
+                segment = Segment(piece.start, piece.size, nframes, index)
                 piece.batch.segments.append((segment, mine))
-            piece.batch.missing -= piece.count
+            piece.batch.missing -= piece.size
             self._finish_if_complete(piece.batch)
         self._seconds = _MEMORY * self._seconds + seconds
         self._samples = _MEMORY * self._samples + samples
@@ -233,11 +237,13 @@ class Scheduler:
         """Rows of a dead worker fail."""
         for piece in pieces:
             self.fail(piece, frames)
-            piece.batch.missing -= piece.count
+            piece.batch.missing -= piece.size
             self._finish_if_complete(piece.batch)
 
     def _finish_if_complete(self, batch: MiniBatch) -> None:
-        if batch.missing == 0 and self._unfinished.pop((batch.pass_id, batch.number), None):
+        key = (batch.pass_id, batch.number)
+        if batch.missing == 0 and key in self._unfinished:
+            del self._unfinished[key]
             self._finished.append(batch)
 
     def _release(self, worker: int, chunk_id: int) -> None:
@@ -271,7 +277,7 @@ class Scheduler:
                 self._spare[worker[0]] = None
             else:
                 del self._spare[worker[0]]
-            self.chunk_samples = sum(piece.count for piece in pieces)
+            self.chunk_samples = sum(piece.size for piece in pieces)
             yield assignment
 
     def _next_worker(self) -> tuple[int] | None:
@@ -297,12 +303,12 @@ class Scheduler:
         pace = self.seconds_per_sample
         wanted = CHUNK_SECONDS / pace if pace else math.inf
         piece = Piece(head, head.given, self._rows_to_give(head, wanted, measured=pace > 0))
-        head.given += piece.count
+        head.given += piece.size
         pieces = [piece]
         if not pace:
             return pieces
         most = max(1, len(self._unfinished) // (2 * self._nworkers))
-        samples = piece.count
+        samples = piece.size
         while len(pieces) < most and head.given == head.rows and len(pending) > 1:
             pending.popleft()
             batch = pending[0]

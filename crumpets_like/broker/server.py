@@ -85,7 +85,7 @@ class Broker:
         self._started = 0
 
     def _socket(self, kind: int, bind: str = "", connect: str = "") -> zmq.Socket[bytes]:
-        made = self._context.socket(kind)
+        made: zmq.Socket[bytes] = self._context.socket(kind)
         made.linger = _LINGER
         made.sndhwm = made.rcvhwm = 0  # the window of the producer bounds what is under way
         made.maxmsgsize = MOST_BYTES
@@ -96,7 +96,10 @@ class Broker:
         return made
 
     def run(
-        self, deaths: list[int], supervisor: socket.socket | None = None, status: StatusPage | None = None
+        self,
+        deaths: list[int],
+        supervisor: socket.socket | None = None,
+        status: StatusPage | None = None,
     ) -> None:
         """Serve until told to stop or one of `deaths`, death descriptors, is readable.
 
@@ -248,7 +251,7 @@ class Broker:
     def _piece_of(pieces: list[Piece], index: int) -> Piece:
         """The rows that hold a sample; the first ones where that cannot be told."""
         for piece in pieces:
-            frames = piece.batch.frames(piece.start, piece.count)
+            frames = piece.batch.frames(piece.start, piece.size)
             if len(frames) == 1 and index in memoryview(frames[0]).cast("B").cast("q"):
                 return piece
         return pieces[0]

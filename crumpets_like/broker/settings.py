@@ -10,6 +10,7 @@ from .ring import RingGeometry
 
 __all__ = ["Settings"]
 
+
 class Settings(NamedTuple):
     """Facts of one loader, the same for all its processes.
 

@@ -147,7 +147,7 @@ class _Supervisor:
         self._broker.close()
         for descriptor in [*self._workers, self._broker_death, self._trainer]:
             os.close(descriptor)
-        worker_process(self._settings, worker_id, self._pid)
+        worker_process(self._settings, worker_id, self._pid, self._broker_pid)
 
     def _spawn_worker(self, worker_id: int) -> int:
         from .launch import interpreter_command
@@ -155,7 +155,7 @@ class _Supervisor:
         settings = self._settings
         call = (
             "from crumpets_like.broker.supervisor import spawned; "
-            f"spawned({settings.pack()!r}, {worker_id}, {self._pid})"
+            f"spawned({settings.pack()!r}, {worker_id}, {self._pid}, {self._broker_pid})"
         )
         return subprocess.Popen(  # reaped by its process id below
             interpreter_command(call),
@@ -205,6 +205,10 @@ class _Supervisor:
         else:
             os.kill(self._broker_pid, signal.SIGKILL if orderly else signal.SIGTERM)
             broker_code = 0
+        from .worker_loop import STARTING_UP
+
+        for _, pid in self._workers.values():
+            os.kill(pid, STARTING_UP)
         deadline = time.monotonic() + (_GRACE if orderly and broker_code == 0 else 0)
         while self._workers:
             ready = wait_readable(list(self._workers), deadline - time.monotonic())
@@ -219,10 +223,9 @@ class _Supervisor:
         return 0 if broker_code == 0 else BROKER_DIED
 
 
-def spawned(settings: bytes, worker_id: int, parent: int) -> NoReturn:
+def spawned(settings: bytes, worker_id: int, parent: int, broker: int) -> NoReturn:
     """Entry of a worker that is a fresh interpreter."""
     from .worker_loop import worker_process
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker_process(Settings.unpack(settings), worker_id, parent)
-
+    worker_process(Settings.unpack(settings), worker_id, parent, broker)

@@ -148,9 +148,7 @@ class BufferWorker(Worker):
         self._buffer_specs: dict[str, BufferSpec] = {}
         self._params: dict[str, Any] = {}
 
-    def add_buffer(
-        self, key: str, buffer: BufferSpec | tuple[Any, ...] | NDArray[Any]
-    ) -> None:
+    def add_buffer(self, key: str, buffer: BufferSpec | tuple[Any, ...] | NDArray[Any]) -> None:
         """Declare a field of the mini-batch: an array of shape ``(n, *shape)``.
 
         Parameters

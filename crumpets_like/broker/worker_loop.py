@@ -6,7 +6,9 @@ import contextlib
 import logging
 import mmap
 import os
+import signal
 import sys
+import threading
 import time
 from typing import Any, NoReturn
 
@@ -32,10 +34,11 @@ from .protocol import (
 from .runner import Runner, describe_failure
 from .settings import Settings
 
-__all__ = ["serve", "worker_process"]
+__all__ = ["STARTING_UP", "serve", "worker_process"]
 
 logger = logging.getLogger(__name__)
 
+STARTING_UP = signal.SIGHUP  # ends a worker that is still importing or in setup()
 _LINGER = 1000  # milliseconds that a last answer may take
 
 
@@ -59,6 +62,9 @@ def serve(
             socket.linger = _LINGER
             socket.send_multipart([pack(Failure(worker_id)), describe_failure(error, note)])
             return
+        if threading.current_thread() is threading.main_thread():
+            # From here on the broker says when to end; until here the supervisor may at any time.
+            signal.signal(STARTING_UP, signal.SIG_IGN)
         socket.send(pack(Ready(worker_id, os.getpid())))
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
@@ -91,7 +97,8 @@ def _run(runner: Runner, chunk: Chunk, frames: list[bytes]) -> list[Any]:
     answer: list[Any] = []
     first = 0
     for part in map(Part._make, chunk.parts):
-        stop = first + part.count
+        stop = first + part.size
+        part_frames: list[Any]
         status, part_frames, index = Status.FAILED, [], -1
         try:
             keys: Any = _load(frames[first:stop]) if indices is None else indices[first:stop]
@@ -111,17 +118,15 @@ def _load(frames: list[bytes]) -> list[Any]:
     return [load_object(frame) for frame in frames]
 
 
-def worker_process(settings: Settings, worker_id: int, parent: int) -> NoReturn:
+def worker_process(settings: Settings, worker_id: int, parent: int, broker: int) -> NoReturn:
     """Body of a worker process, a child of the supervisor."""
-    import signal
-
     code = 1
     try:
         die_with_parent(signal.SIGKILL, parent)
         name_process(f"crumpets-w{worker_id}")
         context: zmq.Context[Any] = zmq.Context()
         try:
-            _serve_process(settings, worker_id, parent, context)
+            _serve_process(settings, worker_id, [parent, broker], context)
             code = 0
         finally:
             context.term()
@@ -133,7 +138,7 @@ def worker_process(settings: Settings, worker_id: int, parent: int) -> NoReturn:
 
 
 def _serve_process(
-    settings: Settings, worker_id: int, parent: int, context: zmq.Context[Any]
+    settings: Settings, worker_id: int, needed: list[int], context: zmq.Context[Any]
 ) -> None:
     # NOTE [Unpickle late] in payload.py: not before this process exists.
     try:
@@ -152,9 +157,16 @@ def _serve_process(
             seed_globals=settings.seed_globals,
         )
     except BaseException as error:  # noqa: BLE001  reported, then this worker ends
-        report(context, settings, worker_id, error, "While the template and the dataset were unpickled.")
+        report(
+            context,
+            settings,
+            worker_id,
+            error,
+            "While the template and the dataset were unpickled.",
+        )
         return
-    serve(runner, context, settings, worker_id, [death_descriptor(parent)])
+    deaths = [death_descriptor(pid) for pid in needed]
+    serve(runner, context, settings, worker_id, deaths)
 
 
 def limit_threads() -> None:
