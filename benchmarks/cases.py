@@ -55,13 +55,15 @@ _ALL = (
             "torch0": 256,
             "limit": 32768,
         },
-        datasets.BulkVectorDataset,
+        datasets.vector_records,
         (Requirement(_RATE, 20, ("torch", "torch-listed")),),
         worker="BulkCopyWorker",
         others={
             "torch": datasets.VectorDataset,
             "torch0": datasets.VectorDataset,
             "torch-listed": datasets.ListedVectorDataset,
+            "torch-arrays": datasets.BulkVectorDataset,
+            "limit": datasets.BulkVectorDataset,
         },
         notes={
             "torch-listed": "__getitems__ returns a list of samples, default collate",

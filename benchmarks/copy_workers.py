@@ -32,11 +32,11 @@ class CopyWorker(BufferWorker):
 
 
 class BulkCopyWorker(CopyWorker):
-    """A whole chunk of samples at once."""
+    """A whole chunk of a structured array at once."""
 
     def prepare_batch(self, samples: Any, batch: Any, buffers: Any) -> None:
-        buffers["x"][...] = samples[0]
-        buffers["y"][...] = samples[1]
+        buffers["x"][...] = samples["x"]
+        buffers["y"][...] = samples["y"]
 
 
 class DrawingWorker(CopyWorker):

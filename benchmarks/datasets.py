@@ -43,8 +43,28 @@ class VectorDataset:
         return self.x[index], self.y[index]
 
 
+def vector_records(samples: int) -> NDArray[np.void]:
+    """Return the same rows as one structured array: our loader reads a chunk in one call.
+
+    Parameters
+    ----------
+    samples : int
+        Number of rows.
+
+    Returns
+    -------
+    structured ndarray, shape (samples,)
+        Fields ``x`` and ``y`` as in `VectorDataset`.
+    """
+    rows = VectorDataset(samples)
+    records = np.empty(samples, [("x", np.float32, FEATURES), ("y", np.int64)])
+    records["x"] = rows.x
+    records["y"] = rows.y
+    return records
+
+
 class BulkVectorDataset(VectorDataset):
-    """The same rows, of which a whole chunk is read in one call, as arrays."""
+    """The same rows, of which a whole chunk is read in one call, as a pair of arrays."""
 
     def __getitems__(self, indices: Any) -> Sample:
         return self.x[indices], self.y[indices]

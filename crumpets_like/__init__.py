@@ -1,7 +1,7 @@
 """crumpets-like: a parallel data loader for deep learning.
 
-Layout: ``dataloader`` is the front door; ``broker/`` the engine behind it; ``epochs``, ``passes`` and
-``sampling`` decide which samples make up an epoch; ``seeding`` what random numbers they see.
+Layout: ``dataloader`` is the front door; ``broker/`` the engine behind it; ``epochs``, ``passes``
+and ``sampling`` decide which samples make up an epoch; ``seeding`` what random numbers they see.
 """
 
 from .broker.worker import BufferWorker, Worker

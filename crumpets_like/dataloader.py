@@ -195,7 +195,8 @@ class TurboDataLoader:
         )
         if max_buffers is not None and max_buffers < self._options.buffers:
             raise ValueError(
-                f"max_buffers must be at least shared_memory, got {max_buffers} and {shared_memory}."
+                f"max_buffers must be at least shared_memory, got {max_buffers} and "
+                f"{shared_memory}."
             )
         self._clock = _Clock()
 

@@ -40,9 +40,9 @@ class BufferExhausted(LoaderError, MemoryError):
 
     def __init__(self, held: int, limit: int) -> None:
         super().__init__(
-            f"All {limit} buffers are in use: the caller still holds {held} mini-batches (an array, "
-            "a slice or a tensor of a mini-batch keeps its buffer). Drop some of them, copy what has "
-            "to be kept, or raise max_buffers."
+            f"All {limit} buffers are in use: the caller still holds {held} mini-batches (an "
+            "array, a slice or a tensor of a mini-batch keeps its buffer). Drop some of them, copy "
+            "what has to be kept, or raise max_buffers."
         )
         self.held = held
         self.limit = limit
@@ -62,9 +62,9 @@ class LoaderTimeout(LoaderError, TimeoutError):
 
     def __init__(self, seconds: float, detail: str = "") -> None:
         super().__init__(
-            f"No mini-batch arrived within {seconds:g} seconds.{detail} Likely causes: a sample that "
-            "hangs or is very slow, or too few workers. Raise timeout= (None: no limit) if samples "
-            "may take that long."
+            f"No mini-batch arrived within {seconds:g} seconds.{detail} Likely causes: a sample "
+            "that hangs or is very slow, or too few workers. Raise timeout= (None: no limit) if "
+            "samples may take that long."
         )
         self.seconds = seconds
         self.detail = detail

@@ -1,8 +1,9 @@
 """The engine behind the loaders.
 
-The way of a sample, by file names: ``producer`` (numbers mini-batches, sends indices) → ``server``
-and ``scheduler`` (the broker: which worker gets what) → ``worker_loop``, ``runner``, ``worker`` (rows
-are written into the ``ring``) → ``consumer`` (order) → ``assembly`` (arrays for the caller).
+The way of a sample, by file names: ``producer`` (numbers mini-batches, sends indices) →
+``server`` and ``scheduler`` (the broker: which worker gets what) → ``worker_loop``, ``runner``,
+``worker`` (rows are written into the ``ring``) → ``consumer`` (order) → ``assembly`` (arrays for
+the caller).
 ``engine`` starts and stops it all; ``supervisor`` starts the processes and sees them end.
 """
 

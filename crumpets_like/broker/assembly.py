@@ -65,8 +65,9 @@ def _join_lists(columns: list[dict[str, Any]], segments: list[Segment]) -> dict[
         for column, segment in zip(columns, segments, strict=True):
             if key not in column:
                 raise ValueError(
-                    f"batch[{key!r}] has no value for the sample with index {segment.first_index}: prepare "
-                    "must append exactly one value per sample to each list."
+                    f"batch[{key!r}] has no value for the sample with index "
+                    f"{segment.first_index}: prepare must append exactly one value per sample to "
+                    "each list."
                 )
         pieces = [column[key] for column in columns]
         if isinstance(pieces[0], np.ndarray):
@@ -80,7 +81,7 @@ def rebuild_exception(data: bytes) -> BaseException:
     """Make the exception that a worker described, its traceback attached as the cause."""
     try:
         error, name, text, trace = load_object(data)
-    except Exception as failure:  # a user's class may raise anything when it is unpickled
+    except Exception as failure:  # noqa: BLE001  a user's class may raise anything when it is unpickled
         return LoaderError(f"An exception of a worker could not be unpickled: {failure!r}.")
     if error is None or isinstance(error, StopIteration | GeneratorExit):
         return WorkerError(name, text, trace)

@@ -58,7 +58,8 @@ class BufferSpec:
         self.dtype = np.dtype(dtype)
         if self.dtype.hasobject:
             raise TypeError(
-                f"dtype must not hold Python objects, got {self.dtype}; append such values to `batch`."
+                f"dtype must not hold Python objects, got {self.dtype}; append such values to "
+                "`batch`."
             )
         self.given_fill = fill_value is not None
         self.fill_value: Any = fill_value if self.given_fill else 0

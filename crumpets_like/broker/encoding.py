@@ -51,7 +51,7 @@ def dump_object(obj: Any, callback: Any = None) -> bytes:
     """Pickle; by cloudpickle where plain pickle cannot (local classes and functions)."""
     try:
         return pickle.dumps(obj, protocol=5, buffer_callback=callback)
-    except Exception:  # user code may raise anything here; cloudpickle's error is the one to show
+    except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
         import cloudpickle
 
         return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]

@@ -36,8 +36,8 @@ def interpreter_command(call: str) -> list[str]:
     """
     if not sys.executable:
         raise RuntimeError(
-            "sys.executable is empty (an embedded Python?), so no fresh interpreter can be started: "
-            'set it, or use start_method="fork" or "thread".'
+            "sys.executable is empty (an embedded Python?), so no fresh interpreter can be "
+            'started: set it, or use start_method="fork" or "thread".'
         )
     path = [os.path.abspath(entry) for entry in sys.path]
     return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {call}"]

@@ -154,7 +154,8 @@ def _explain(obj: dict[str, Any], error: Exception) -> Exception:
             break
     text = (
         f"{path or 'the worker template or the dataset'} cannot be sent to the workers ({error}). "
-        "Create it in Worker.setup(), which runs once in each worker, or leave it out in __getstate__."
+        "Create it in Worker.setup(), which runs once in each worker, or leave it out in "
+        "__getstate__."
     )
     kind = type(error) if type(error) in (TypeError, pickle.PicklingError) else pickle.PicklingError
     return kind(text)
@@ -169,7 +170,7 @@ def _find_unpicklable(value: Any, path: str, depth: int, seen: set[int]) -> str 
     seen.add(id(value))
     try:
         cloudpickle.dumps(value)
-    except Exception:  # pickling runs user code, which may raise anything
+    except Exception:  # noqa: BLE001  pickling runs user code, which may raise anything
         pass
     else:
         return None

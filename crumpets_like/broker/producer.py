@@ -67,7 +67,7 @@ class Pass:
         except StopIteration:
             self._end(None)
             return False
-        except Exception as error:  # raised to the caller when its turn comes
+        except Exception as error:  # noqa: BLE001  raised to the caller when its turn comes
             self._end(error)
             return False
         cuts = [batch[i : i + mini_batch_size] for i in range(0, len(batch), mini_batch_size)]
@@ -241,7 +241,7 @@ class Producer:
         """Send the next mini-batch of samples; False if the pass has ended meanwhile."""
         try:
             frames = [dump_object(sample) for sample in this.peek()]
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  raised to the caller in its turn
             error.add_note("A sample of the iterable could not be pickled for the workers.")
             this.fail(error)
             return False

@@ -160,9 +160,9 @@ class BufferRing:
         stride = 0 if not buffers else FREE_FORM_STRIDE if layout is None else layout.stride
         if layout is not None and stride * buffers > available:
             raise MemoryError(
-                f"The ring needs {stride * buffers:,} bytes ({buffers} buffers of {stride:,}), but only "
-                f"{available:,} bytes of memory are available (control group limit included). Use a "
-                "smaller batch_size, fewer workers, or shared_memory=n for n buffers."
+                f"The ring needs {stride * buffers:,} bytes ({buffers} buffers of {stride:,}), but "
+                f"only {available:,} bytes of memory are available (control group limit included). "
+                "Use a smaller batch_size, fewer workers, or shared_memory=n for n buffers."
             )
         self.geometry = self._map(nworkers, stride, buffers, max_buffers, available)
         self.limit = self.geometry.slots if max_buffers is None else max_buffers
@@ -196,8 +196,8 @@ class BufferRing:
             except (OSError, ValueError) as error:
                 if slots // 2 < buffers or not stride:
                     raise MemoryError(
-                        f"A shared segment of {geometry.size:,} bytes for {slots} buffers cannot be "
-                        f"made ({error}). Check ulimit -v and -f, or use fewer or smaller buffers."
+                        f"A shared segment of {geometry.size:,} bytes for {slots} buffers cannot "
+                        f"be made ({error}). Check ulimit -v and -f, or use fewer or smaller buffers."
                     ) from error
                 slots //= 2
                 continue

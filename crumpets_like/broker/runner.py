@@ -50,7 +50,7 @@ def describe_failure(error: BaseException, note: str = "") -> bytes:
         copy = pickle.loads(described)[0]
         if type(copy) is type(error) and repr(copy.args) == repr(error.args):
             return described
-    except Exception:  # user classes may raise anything when pickled or unpickled
+    except Exception:  # noqa: BLE001  user classes may raise anything when pickled or unpickled
         pass
     return dump_object((None, name, _text_of(error), text))
 
@@ -58,7 +58,7 @@ def describe_failure(error: BaseException, note: str = "") -> bytes:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a broken __str__ must not hide the error itself
+    except Exception:  # noqa: BLE001  a broken __str__ must not hide the error itself
         return "<its text could not be made>"
 
 
@@ -107,7 +107,7 @@ class Runner:
         self._seed_globals = seed_globals
         self._guard = guard or (lambda: _NO_GUARD)
         self._epoch: int | None = None
-        self._getitems = getattr(dataset, "__getitems__", None)
+        self._getitems: Any = getattr(dataset, "__getitems__", None)
         self._is_array = isinstance(dataset, np.ndarray)
         self._bulk_read = (self._is_array or callable(self._getitems)) and not seed_globals
         self._buffer_worker = worker if isinstance(worker, BufferWorker) else None
@@ -214,12 +214,7 @@ class Runner:
             if self._is_array:
                 return self._dataset[keys]
             indices = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
-            samples = self._getitems(indices)
-            if len(samples) != len(indices):
-                raise ValueError(
-                    f"dataset.__getitems__ returned {len(samples)} samples for {len(indices)} indices."
-                )
-            return samples
+            return self._getitems(indices)
         plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
         dataset = self._dataset
         page, word = self._page.integers, self._word
@@ -230,6 +225,15 @@ class Runner:
             if self._seed_globals:
                 seeding.seed_globals(self._seed, self.worker.epoch, position)
             samples.append(dataset[key])
+        return samples
+
+    def _read_all(self, kind: Kind, keys: Any) -> Any:
+        """All samples of a chunk, one for each key."""
+        samples = self._read(kind, keys)
+        if len(samples) != len(keys):
+            raise ValueError(
+                f"dataset.__getitems__ returned {len(samples)} samples for {len(keys)} indices."
+            )
         return samples
 
     # -- writing -------------------------------------------------------------------------
@@ -277,8 +281,8 @@ class Runner:
         for key, values in batch.items():
             if len(values) != part.size:
                 raise ValueError(
-                    f"prepare_batch appended {len(values)} values to batch[{key!r}] for {part.size} "
-                    "samples: one value per sample is needed."
+                    f"prepare_batch appended {len(values)} values to batch[{key!r}] for "
+                    f"{part.size} samples: one value per sample is needed."
                 )
 
     def _prepare_each(
@@ -299,7 +303,7 @@ class Runner:
         if kind is not Kind.SAMPLES and self._bulk_read:
             if indexed:
                 page[word] = keys[0]
-            samples = self._read(kind, keys)
+            samples = self._read_all(kind, keys)
         else:
             samples = keys
         plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
@@ -332,7 +336,7 @@ class Runner:
         bulk = kind is not Kind.SAMPLES and self._bulk_read
         if bulk and indexed:
             page[word] = keys[0]
-        samples = self._read(kind, keys) if bulk else keys
+        samples = self._read_all(kind, keys) if bulk else keys
         plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
         results = []
         for row, key in enumerate(plain):

@@ -118,8 +118,8 @@ class _Supervisor:
         threads = thread_count()
         if threads > 1:
             warnings.warn(
-                f"The process that workers are forked from has {threads} threads, since importing one "
-                f"of {self._settings.modules[:8]} starts some: workers are spawned instead, which "
+                f"The process that workers are forked from has {threads} threads, since importing "
+                f"one of {self._settings.modules[:8]} starts some: workers are spawned instead, which "
                 "takes longer to start.",
                 RuntimeWarning,
                 stacklevel=2,
@@ -139,15 +139,15 @@ class _Supervisor:
 
     def _fork_worker(self, worker_id: int) -> int:
         pid = os.fork()
-        if pid:
-            return pid
-        from .worker_loop import worker_process
+        if pid == 0:
+            from .worker_loop import worker_process
 
-        self._channel.close()
-        self._broker.close()
-        for descriptor in [*self._workers, self._broker_death, self._trainer]:
-            os.close(descriptor)
-        worker_process(self._settings, worker_id, self._pid, self._broker_pid)
+            self._channel.close()
+            self._broker.close()
+            for descriptor in [*self._workers, self._broker_death, self._trainer]:
+                os.close(descriptor)
+            worker_process(self._settings, worker_id, self._pid, self._broker_pid)
+        return pid
 
     def _spawn_worker(self, worker_id: int) -> int:
         from .launch import interpreter_command

@@ -62,8 +62,8 @@ class Worker:
         if isinstance(sample, dict):
             return sample
         raise TypeError(
-            f"the sample is a {type(sample).__name__}, not a dict: override Worker.process(sample), "
-            "which returns a dict."
+            f"the sample is a {type(sample).__name__}, not a dict: override "
+            "Worker.process(sample), which returns a dict."
         )
 
     def collate(self, results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -82,9 +82,9 @@ class Worker:
         for number, result in enumerate(results):
             if result.keys() != keys:
                 raise ValueError(
-                    f"process() returned the keys {sorted(map(str, result))} for sample {number} of "
-                    f"the mini-batch, but {sorted(map(str, keys))} for sample 0: every sample needs "
-                    "the same keys."
+                    f"process() returned the keys {sorted(map(str, result))} for sample {number} "
+                    f"of the mini-batch, but {sorted(map(str, keys))} for sample 0: every sample "
+                    "needs the same keys."
                 )
         return {key: stack_or_list([result[key] for result in results]) for key in keys}
 

@@ -13,8 +13,9 @@ def test_bulk_reads_what_single_reads_give() -> None:
     plain = datasets.VectorDataset(8)
     x, y = datasets.BulkVectorDataset(8).__getitems__(indices)
     listed = datasets.ListedVectorDataset(8).__getitems__(indices)
+    records = datasets.vector_records(8)[indices]
     for row, index in enumerate(indices):
-        for own_x, own_y in (plain[index], listed[row]):
+        for own_x, own_y in (plain[index], listed[row], (records["x"][row], records["y"][row])):
             np.testing.assert_array_equal(own_x, x[row])
             assert own_y == y[row] == index
     assert x.shape == (3, 32)
