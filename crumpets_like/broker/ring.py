@@ -197,7 +197,8 @@ class BufferRing:
                 if slots // 2 < buffers or not stride:
                     raise MemoryError(
                         f"A shared segment of {geometry.size:,} bytes for {slots} buffers cannot "
-                        f"be made ({error}). Check ulimit -v and -f, or use fewer or smaller buffers."
+                        f"be made ({error}). Check ulimit -v and -f, or use fewer or smaller "
+                        "buffers."
                     ) from error
                 slots //= 2
                 continue

@@ -119,8 +119,8 @@ class _Supervisor:
         if threads > 1:
             warnings.warn(
                 f"The process that workers are forked from has {threads} threads, since importing "
-                f"one of {self._settings.modules[:8]} starts some: workers are spawned instead, which "
-                "takes longer to start.",
+                f"one of {self._settings.modules[:8]} starts some: workers are spawned instead, "
+                "which takes longer to start.",
                 RuntimeWarning,
                 stacklevel=2,
             )
