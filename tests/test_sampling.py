@@ -152,7 +152,9 @@ class TestShuffledOrder:
 
 
 class TestFeistel:
-    @pytest.mark.parametrize("length", [*range(1, 70), 127, 128, 129, 1000, 1023, 1025, 4097, 99991])
+    @pytest.mark.parametrize(
+        "length", [*range(1, 70), 127, 128, 129, 1000, 1023, 1025, 4097, 99991]
+    )
     def test_bijective(self, length):
         for seed in range(3):
             assert np.array_equal(np.sort(values(length, seed)), np.arange(length))

@@ -101,7 +101,7 @@ class BufferSpec:
     def fill(self, rows: NDArray[Any]) -> None:
         """Reset `rows`, an array of shape ``(k, *shape)``, if a fill value was given."""
         if self._fill is not None:
-            rows.view(np.ndarray)[...] = self._fill
+            rows[...] = self._fill
 
     @property
     def nbytes(self) -> int:
@@ -209,18 +209,13 @@ class SlotLayout:
             for name, spec, offset in self._fields
         }
 
-    def rows_to_write(
+    def rows_at(
         self, memory: Any, slot_offset: int, start: int, count: int
     ) -> dict[str, NDArray[Any]]:
-        """Arrays of rows ``start`` to ``start + count``, filled with their fill values."""
-        arrays = {}
-        for name, spec, offset in self._fields:
-            kind: type[np.ndarray[Any, Any]] = (
-                IntegerRows if spec.dtype.kind in "iu" else np.ndarray
-            )
-            rows = kind(
+        """Arrays of rows ``start`` to ``start + count`` of the slot at `slot_offset`."""
+        return {
+            name: np.ndarray(
                 (count, *spec.shape), spec.dtype, memory, slot_offset + offset + start * spec.nbytes
             )
-            spec.fill(rows)
-            arrays[name] = rows
-        return arrays
+            for name, spec, offset in self._fields
+        }

@@ -377,9 +377,10 @@ def _why_ended(supervisor: SupervisorHandle) -> BaseException:
     code = supervisor.reap()
     who = "broker" if code == BROKER_DIED else "supervisor"
     return LoaderError(
-        f"The loader's {who} process ended unexpectedly (supervisor pid {supervisor.pid}, exit "
-        f"code {code}), so no more mini-batches can come. Likely cause: it was killed, from "
-        "outside or for lack of memory (see the kernel log). stop() and start() the loader to go on."
+        f"The loader's {who} process ended unexpectedly (supervisor pid {supervisor.pid}, "
+        f"exit code {code}), so no more mini-batches can come. Likely cause: it was killed, from "
+        "outside or for lack of memory (see the kernel log). stop() and start() the loader to go "
+        "on."
     )
 
 

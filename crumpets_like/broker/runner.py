@@ -10,21 +10,22 @@ import contextlib
 import pickle
 import time
 import traceback
+import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import seeding
 from .buffers import BufferSpec, SlotLayout
 from .encoding import Arena, Frame, dump_object, encode
 from .protocol import Kind, Part, Status
 from .ring import NO_SLOT, RingGeometry, StatusPage
+from .rows import RowBuffers, RowWriter
 from .worker import BufferWorker, Worker
 
-__all__ = ["Runner", "describe_failure", "overrides"]
+__all__ = ["Runner", "describe_failure", "make_casts_raise", "overrides"]
 
 _NO_GUARD: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
@@ -33,6 +34,14 @@ def overrides(worker: Worker, method: str) -> bool:
     """Whether the worker's class has its own version of a method of the base classes."""
     base = BufferWorker if hasattr(BufferWorker, method) else Worker
     return getattr(type(worker), method) is not getattr(base, method)
+
+
+def make_casts_raise() -> None:
+    """Turn numpy's warning about NaN and out-of-range floats that become integers into an error.
+
+    For processes of our own; elsewhere :class:`IntegerRows` checks, which costs more.
+    """
+    warnings.filterwarnings("error", "invalid value encountered in cast", RuntimeWarning)
 
 
 def describe_failure(error: BaseException, note: str = "") -> bytes:
@@ -83,6 +92,8 @@ class Runner:
         Seed the global generators for each sample.
     guard : callable, optional
         Makes a context manager to work in (``nworkers=0`` saves the caller's generators).
+    casts_raise : bool
+        Whether :func:`make_casts_raise` was called in this process.
     """
 
     def __init__(
@@ -97,6 +108,7 @@ class Runner:
         seed: int,
         seed_globals: bool,
         guard: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
+        casts_raise: bool = False,
     ) -> None:
         self.worker = worker
         self._dataset = dataset
@@ -114,6 +126,7 @@ class Runner:
         self._layout: SlotLayout | None = None
         if self._buffer_worker is not None:
             self._layout = SlotLayout(self._buffer_worker.buffer_specs, rows)
+            self._writer = RowWriter(self._layout, casts_raise=casts_raise)
             self._bulk = overrides(worker, "prepare_batch")
         self._page = StatusPage(memory, max(1, geometry.nworkers))
         self._word = self._page.offset(worker_id)
@@ -174,8 +187,8 @@ class Runner:
             raise
         finally:
             self._page.integers[self._word] = -1
-            worker.index = worker._position = worker._drawn = -1
-            worker._chunk = worker.indices = None
+            worker._row = worker._drawn = -1
+            worker._chunk = worker.indices = worker._keys = None
             self._page.add_work(self._worker_id, part.size, time.perf_counter() - started)
 
     def _start_epoch(self, epoch: int) -> None:
@@ -193,13 +206,13 @@ class Runner:
             where += ", ..." if len(worker.indices) > 8 else ""
         elif worker.index >= 0:
             where = f"sample with index {worker.index}"
-        elif worker._position >= 0:
-            where = f"sample number {worker._position} of the epoch"
+        elif worker._row >= 0:
+            where = f"sample number {worker._first + worker._row} of the epoch"
         else:
             where = "start of an epoch"
         text = f"In worker {self._worker_id}, epoch {worker.epoch}: {where}."
         if self._layout is not None and isinstance(
-            error, ValueError | TypeError | OverflowError | IndexError
+            error, ValueError | TypeError | OverflowError | LookupError | Warning
         ):
             text += f" Buffers: {_describe_specs(self._layout.specs)}."
         return text
@@ -219,7 +232,7 @@ class Runner:
         dataset = self._dataset
         page, word = self._page.integers, self._word
         samples = []
-        for position, key in enumerate(plain, self._first):
+        for position, key in enumerate(plain, self.worker._first):
             if kind is Kind.INDICES:
                 page[word] = key
             if self._seed_globals:
@@ -227,38 +240,29 @@ class Runner:
             samples.append(dataset[key])
         return samples
 
-    def _read_all(self, kind: Kind, keys: Any) -> Any:
-        """All samples of a chunk, one for each key."""
-        samples = self._read(kind, keys)
-        if len(samples) != len(keys):
-            raise ValueError(
-                f"dataset.__getitems__ returned {len(samples)} samples for {len(keys)} indices."
-            )
-        return samples
-
     # -- writing -------------------------------------------------------------------------
 
     def _fill(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
-        self._first = part.position
+        self.worker._first = part.position
         if self._layout is None:
             return self._fill_free_form(part, kind, keys)
-        if part.slot == NO_SLOT:
+        memory, offset, start = self._memory, self._geometry.offset(part.slot), part.start
+        if part.slot == NO_SLOT:  # the arrays travel in the message
             layout = SlotLayout(self._layout.specs, part.size)
-            arrays = layout.rows_to_write(bytearray(layout.stride), 0, 0, part.size)
-        else:
-            arrays = self._layout.rows_to_write(
-                self._memory, self._geometry.offset(part.slot), part.start, part.size
-            )
+            memory, offset, start = bytearray(layout.stride), 0, 0
         batch: defaultdict[str, list[Any]] = defaultdict(list)
         if self._bulk:
+            arrays = self._writer.all_rows(memory, offset, start, part.size)
             self._prepare_bulk(part, kind, keys, batch, arrays)
         else:
-            self._prepare_each(kind, keys, batch, arrays)
+            rows, copy = self._writer.each_row(memory, offset, start, part.size)
+            self._prepare_each(kind, keys, batch, rows)
+            copy()
         lists: dict[str, Any] = dict(batch)
-        for key in arrays.keys() & lists.keys():
+        for key in self._layout.specs.keys() & lists.keys():
             raise ValueError(f"batch[{key!r}] was appended to, but {key!r} is a buffer.")
         if part.slot == NO_SLOT:
-            lists |= {name: array.view(np.ndarray) for name, array in arrays.items()}
+            lists |= layout.rows_at(memory, 0, 0, part.size)
         return encode(lists, None)
 
     def _prepare_bulk(
@@ -267,12 +271,13 @@ class Runner:
         kind: Kind,
         keys: Any,
         batch: defaultdict[str, list[Any]],
-        arrays: dict[str, NDArray[Any]],
+        arrays: RowBuffers,
     ) -> None:
         worker: Any = self.worker
         worker._chunk = (part.position, part.size)
-        worker.indices = np.array(keys) if kind is Kind.INDICES else None
         if kind is Kind.INDICES:
+            worker.indices = np.array(keys)
+            worker._keys = keys.tolist()
             self._page.integers[self._word] = keys[0]
         samples = self._read(kind, keys)
         if self._seed_globals:
@@ -290,35 +295,44 @@ class Runner:
         kind: Kind,
         keys: Any,
         batch: defaultdict[str, list[Any]],
-        arrays: dict[str, NDArray[Any]],
+        rows: Iterable[RowBuffers],
     ) -> None:
         worker: Any = self.worker
         prepare = worker.prepare
+        plain, indexed, samples = self._samples(kind, keys)
         dataset = self._dataset
         reseed = self._seed_globals
         page, word = self._page.integers, self._word
-        fields = list(arrays.items())
-        indexed = kind is Kind.INDICES
-        read = kind is not Kind.SAMPLES and not self._bulk_read
-        if kind is not Kind.SAMPLES and self._bulk_read:
-            if indexed:
-                page[word] = keys[0]
-            samples = self._read_all(kind, keys)
-        else:
-            samples = keys
-        plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
         # The loop that every sample goes through: attributes are local names, nothing is made
         # that is not used, the generator is positioned only when it is asked for.
-        for row, key in enumerate(plain):
-            worker._position = position = self._first + row
+        for row, (key, buffers) in enumerate(zip(plain, rows, strict=False)):
+            worker._row = row
             if indexed:
-                worker.index = page[word] = key
+                page[word] = key
             if reseed:
-                seeding.seed_globals(self._seed, worker.epoch, position)
-            sample = dataset[key] if read else samples[row]
-            prepare(sample, batch, {name: array[row, ...] for name, array in fields})
+                seeding.seed_globals(self._seed, worker.epoch, worker._first + row)
+            prepare(dataset[key] if samples is None else samples[row], batch, buffers)
             if batch:
                 self._check_lists(batch, row)
+
+    def _samples(self, kind: Kind, keys: Any) -> tuple[list[Any], bool, Any]:
+        """Plain keys, whether they are indices, and the samples if they are here already."""
+        indexed = kind is Kind.INDICES
+        plain = keys.tolist() if indexed else keys
+        if indexed:
+            self.worker._keys = plain
+        if kind is Kind.SAMPLES:
+            return plain, indexed, keys
+        if not self._bulk_read:
+            return plain, indexed, None
+        if indexed:
+            self._page.integers[self._word] = plain[0]
+        samples = self._read(kind, keys)
+        if len(samples) != len(keys):
+            raise ValueError(
+                f"dataset.__getitems__ returned {len(samples)} samples for {len(keys)} indices."
+            )
+        return plain, indexed, samples
 
     def _check_lists(self, batch: dict[str, list[Any]], row: int) -> None:
         for key, values in batch.items():
@@ -331,28 +345,22 @@ class Runner:
 
     def _fill_free_form(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
         worker = self.worker
+        plain, indexed, samples = self._samples(kind, keys)
         page, word = self._page.integers, self._word
-        indexed = kind is Kind.INDICES
-        bulk = kind is not Kind.SAMPLES and self._bulk_read
-        if bulk and indexed:
-            page[word] = keys[0]
-        samples = self._read_all(kind, keys) if bulk else keys
-        plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
         results = []
         for row, key in enumerate(plain):
-            worker._position = position = part.position + row
+            worker._row = row
             if indexed:
-                worker.index = page[word] = key
+                page[word] = key
             if self._seed_globals:
-                seeding.seed_globals(self._seed, worker.epoch, position)
-            sample = samples[row] if bulk or kind is Kind.SAMPLES else self._dataset[key]
-            result = worker.process(sample)
+                seeding.seed_globals(self._seed, worker.epoch, part.position + row)
+            result = worker.process(self._dataset[key] if samples is None else samples[row])
             if not isinstance(result, dict):
                 raise TypeError(
                     f"process() must return a dict, it returned a {type(result).__name__}."
                 )
             results.append(result)
-        worker._position = worker.index = -1
+        worker._row = -1
         arena = None
         if part.slot != NO_SLOT:
             stride = self._geometry.stride

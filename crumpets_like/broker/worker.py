@@ -31,19 +31,18 @@ class Worker:
         Number of this copy, 0-based; -1 in the template.
     epoch : int
         Epoch of the current sample, 0-based.
-    index : int
-        Dataset index of the current sample; -1 where samples have none.
     indices : ndarray of int64, shape (k,)
         The same for all samples of a chunk, inside `prepare_batch`.
     """
 
     worker_id: int = -1
     epoch: int = 0
-    index: int = -1
     indices: NDArray[np.int64] | None = None
     _source: SampleRNG | None = None
     _seed: int = 0
-    _position: int = -1  # of the current sample in the epoch; -1: none
+    _row: int = -1  # of the current sample among those of the chunk; -1: none
+    _first: int = 0  # position in the epoch of the chunk's first sample
+    _keys: Sequence[int] | None = None  # indices of the chunk's samples
     _drawn: int = -1  # position that `_source` stands at
     _chunk: tuple[int, int] | None = None  # (first position, count) inside prepare_batch
     _pool: list[SampleRNG]
@@ -89,6 +88,11 @@ class Worker:
         return {key: stack_or_list([result[key] for result in results]) for key in keys}
 
     @property
+    def index(self) -> int:
+        """Dataset index of the current sample; -1 where samples have none."""
+        return self._keys[self._row] if self._keys is not None and self._row >= 0 else -1
+
+    @property
     def rng(self) -> np.random.Generator:
         """Random generator of the current sample.
 
@@ -100,9 +104,9 @@ class Worker:
         RuntimeError
             Outside a sample, and in `prepare_batch`, where `rngs` holds one per sample.
         """
-        position = self._position
-        if position != self._drawn or self._source is None:
-            if position < 0:
+        position = self._first + self._row
+        if position != self._drawn or self._row < 0 or self._source is None:
+            if self._row < 0:
                 raise RuntimeError(self._why_no_rng())
             if self._source is None:
                 self._source = SampleRNG(self._seed)
@@ -233,12 +237,9 @@ class BufferWorker(Worker):
         """
         chunk, self._chunk = self._chunk, None
         try:
-            for number, sample in enumerate(samples):
-                if chunk is not None:
-                    self._position = chunk[0] + number
-                if self.indices is not None:
-                    self.index = int(self.indices[number])
-                rows = {key: array[number, ...] for key, array in buffers.items()}
+            for row, sample in enumerate(samples):
+                self._row = row
+                rows = {key: array[row, ...] for key, array in buffers.items()}
                 self.prepare(sample, batch, rows)
         finally:
-            self._chunk, self._position = chunk, -1
+            self._chunk, self._row = chunk, -1

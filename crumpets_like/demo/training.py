@@ -45,7 +45,7 @@ def make_model() -> nn.Sequential:
 
 
 def train(files: DigitFiles, epochs: int, seed: int) -> tuple[nn.Module, list[EpochTimes]]:
-    """Train a network, with a progress bar.
+    """Train a network, with a progress bar; torch's seed and number of threads are set for good.
 
     Parameters
     ----------
@@ -63,6 +63,8 @@ def train(files: DigitFiles, epochs: int, seed: int) -> tuple[nn.Module, list[Ep
     times : list of EpochTimes
         One entry per epoch.
     """
+    # Threads of one small step would mostly wait for each other while workers use the cores.
+    torch.set_num_threads(1)
     torch.manual_seed(seed)
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters())

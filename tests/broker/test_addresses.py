@@ -193,7 +193,7 @@ class TestPathLength:
     def test_nowhere(self, temporary, monkeypatch):
         folder = self.folder_of(temporary, 90)
         self.use(monkeypatch, folder)
-        with pytest.raises(ValueError, match=r"'.*crumpets-c0ffee11' would have 115 bytes.* 103"):
+        with pytest.raises(ValueError, match=r"'.*crumpets-c0ffee11' would have 123 bytes.* 103"):
             make_addresses(UID, "main")
         assert not list(folder.iterdir())
 

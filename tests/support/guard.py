@@ -25,15 +25,18 @@ _FAMILY = pytest.StashKey[Family]()
 def pytest_configure(config: pytest.Config) -> None:
     """Mark what the tests start, and give the run a temporary folder of its own.
 
-    The path of the folder is short because sockets lie in it. Folders of ``tmp_path`` stay where
-    they were: pytest keeps some of them.
+    The path of the folder is short because sockets lie in it. Elsewhere lie the folders of
+    ``tmp_path``, some of which pytest keeps, and torch's cache, which every process with torch may
+    create.
     """
     mark = os.environ[MARK] = new_mark()
     config.stash[_FAMILY] = Family.of(os.getpid(), mark)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix="ct", dir="/tmp")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(folder, "torch"))
+    os.environ["TMPDIR"] = tempfile.tempdir = os.path.join(folder, "t")
+    os.mkdir(tempfile.tempdir)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -131,10 +131,11 @@ def new_shared_memory(before: Iterable[str], family: Family) -> list[str]:
     foreign: set[str] = set()
     for pid in pids() - ours:
         try:
-            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+            uses = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+            uses += " ".join(os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
         except OSError:  # it has ended, or is not ours to read
             continue
-        foreign.update(name for name in new if str(_SHARED_MEMORY / name) in maps)
+        foreign.update(name for name in new if str(_SHARED_MEMORY / name) in uses)
     return sorted(new - foreign)
 
 

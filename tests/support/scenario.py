@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -30,7 +30,9 @@ from tests.support.leftovers import (
 )
 from tests.support.processes import MARK, Family, describe, kill, new_mark
 
-_STEP = 0.01  # seconds between two looks at the output, or at the processes
+T = TypeVar("T")
+
+_STEP = 0.01  # seconds between two looks
 _DUMP_TIME = 5.0  # seconds that a hanging process has to dump its stacks
 
 _DRIVER = """
@@ -229,10 +231,13 @@ def _run(
             hangs = True
             _dump_stacks(process)
         ended = time.monotonic()
-        alive = _await_end(family, 0.0 if hangs else grace)
+        deadline = ended + (0.0 if hangs else grace)
+        alive = _wait_until_empty(family.members, deadline)
         gone = time.monotonic()
         lines = tuple(describe(member) for member in alive)
-        segments = tuple(new_shared_memory(shared_before, family))
+        segments = tuple(
+            _wait_until_empty(lambda: new_shared_memory(shared_before, family), deadline)
+        )
         remove_shared_memory(segments)
     finally:
         kill([*family.members(), *_own(process)])
@@ -267,12 +272,11 @@ def _program(
     return ["-c", _DRIVER, payload]
 
 
-def _await_end(family: Family, seconds: float) -> list[psutil.Process]:
-    """Wait for the end of all members; return those that live on."""
-    deadline = time.monotonic() + seconds
-    while (alive := family.members()) and time.monotonic() < deadline:
+def _wait_until_empty(look: Callable[[], list[T]], deadline: float) -> list[T]:
+    """Look until nothing is seen or the time is over; return what was seen last."""
+    while (seen := look()) and time.monotonic() < deadline:
         time.sleep(_STEP)
-    return alive
+    return seen
 
 
 def _own(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

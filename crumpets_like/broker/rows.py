@@ -1,0 +1,106 @@
+"""The rows that `prepare` and `prepare_batch` write to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .buffers import BufferSpec, IntegerRows, SlotLayout
+
+__all__ = ["RowBuffers", "RowWriter"]
+
+_SMALL_ROW = 2048  # bytes: a copy costs less than making views of the row
+
+
+class RowBuffers(dict[str, NDArray[Any]]):
+    """Named rows to write to; the rows themselves cannot be exchanged."""
+
+    def __setitem__(self, key: str, value: Any) -> NoReturn:
+        raise TypeError(
+            f"buffers[{key!r}] = ... would put another array in the dict and leave the mini-batch "
+            f"as it is: write into it with buffers[{key!r}][...] = value."
+        )
+
+    def __missing__(self, key: str) -> NoReturn:
+        known = ", ".join(map(repr, self)) or "none"
+        raise KeyError(f"there is no buffer {key!r}, the buffers are: {known}; see add_buffer")
+
+
+class RowWriter:
+    """Gives rows of a slot to write to, one by one or all at once.
+
+    Small rows are written to scratch memory whose views are made once (making two views and a
+    dict costs more than many a `prepare`), and copied to the slot all together.
+
+    Parameters
+    ----------
+    layout : SlotLayout
+        The fields.
+    casts_raise : bool
+        Whether numpy's warning about invalid casts is an error in this process. Then int64 rows,
+        which nothing else overflows, do without :class:`IntegerRows`.
+    """
+
+    def __init__(self, layout: SlotLayout, *, casts_raise: bool = False) -> None:
+        self._layout = layout
+        self._casts_raise = casts_raise
+        self._small = sum(spec.nbytes for spec in layout.specs.values()) <= _SMALL_ROW
+        self._scratch: dict[str, NDArray[Any]] = {}
+        self._scratch_rows: list[RowBuffers] = []
+
+    def all_rows(self, memory: Any, slot_offset: int, start: int, size: int) -> RowBuffers:
+        """Arrays of shape ``(size, *shape)``, holding their fill values."""
+        arrays = self._layout.rows_at(memory, slot_offset, start, size)
+        self._fill(arrays)
+        return RowBuffers(self._checked(arrays))
+
+    def each_row(
+        self, memory: Any, slot_offset: int, start: int, size: int
+    ) -> tuple[Iterable[RowBuffers], Callable[[], None]]:
+        """Rows one by one, and what to call when all of them are written."""
+        arrays = self._layout.rows_at(memory, slot_offset, start, size)
+        if not self._small:
+            self._fill(arrays)
+            fields = list(self._checked(arrays).items())
+            rows = (RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(size))
+            return rows, _nothing
+        if not self._scratch_rows:
+            self._make_scratch()
+        scratch = {name: array[:size] for name, array in self._scratch.items()}
+        self._fill(scratch)
+
+        def copy() -> None:
+            for name, array in arrays.items():
+                array[...] = scratch[name]
+
+        return self._scratch_rows, copy
+
+    def _make_scratch(self) -> None:
+        rows = self._layout.rows
+        self._scratch = self._layout.rows_at(bytearray(self._layout.stride), 0, 0, rows)
+        fields = list(self._checked(self._scratch).items())
+        self._scratch_rows = [
+            RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(rows)
+        ]
+
+    def _fill(self, arrays: dict[str, NDArray[Any]]) -> None:
+        for name, spec in self._layout.specs.items():
+            spec.fill(arrays[name])
+
+    def _checked(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return {
+            name: array.view(IntegerRows) if self._needs_check(self._layout.specs[name]) else array
+            for name, array in arrays.items()
+        }
+
+    def _needs_check(self, spec: BufferSpec) -> bool:
+        if spec.dtype.kind not in "iu":
+            return False
+        return not (self._casts_raise and spec.dtype == np.int64)
+
+
+def _nothing() -> None:
+    """Rows of a slot are written in place."""
