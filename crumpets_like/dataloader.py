@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import sys
 import time
 from collections.abc import Iterator
@@ -146,19 +147,20 @@ class TurboDataLoader:
                 "worker_template must be an instance of crumpets_like.broker.Worker, got "
                 f"{worker_template!r}."
             )
-        _check_integer("nworkers", nworkers, 0)
-        _check_integer("num_mini_batches", num_mini_batches, 1)
+        nworkers = _check_integer("nworkers", nworkers, 0)
+        num_mini_batches = _check_integer("num_mini_batches", num_mini_batches, 1)
         if batch_size % num_mini_batches:
             raise ValueError(
                 f"batch_size must be divisible by num_mini_batches, got {batch_size} and "
                 f"{num_mini_batches}."
             )
-        _check_integer("start_iteration", start_iteration, 0)
+        start_iteration = _check_integer("start_iteration", start_iteration, 0)
         if not isinstance(shared_memory, bool):
-            _check_integer("shared_memory", shared_memory, 0)
-        for name, value in (("prefetch", prefetch), ("max_buffers", max_buffers)):
-            if value is not None:
-                _check_integer(name, value, 1)
+            shared_memory = _check_integer("shared_memory", shared_memory, 0)
+        if prefetch is not None:
+            prefetch = _check_integer("prefetch", prefetch, 1)
+        if max_buffers is not None:
+            max_buffers = _check_integer("max_buffers", max_buffers, 1)
         if timeout is not None and not timeout > 0:
             raise ValueError(
                 f"timeout must be a positive number of seconds or None (no limit), got {timeout!r}."
@@ -460,8 +462,14 @@ class _EpochIterator:
             self._engine.close_pass(self._pass)
 
 
-def _check_integer(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}.")
+def _check_integer(name: str, value: Any, least: int) -> int:
+    """Return `value` as an int."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}.") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}.")
+    return number

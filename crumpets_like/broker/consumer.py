@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import weakref
@@ -128,6 +129,7 @@ class Consumer:
         self._recv_timeout = recv_timeout
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._owner = os.getpid()
         self._failure: BaseException | None = None
         self._ring: BufferRing | None = None
         self._default = Stream()
@@ -180,8 +182,12 @@ class Consumer:
     def close(self, pass_id: int) -> None:
         """Forget a pass: its slots, late ones included, go back to the ring."""
         stream = self._streams.pop(pass_id, None)
-        if stream is not None and self._ring is not None:
-            for batch in stream.drain():
+        if stream is not None:
+            self._give_back(stream)
+
+    def _give_back(self, stream: Stream) -> None:
+        for batch in stream.drain():
+            if self._ring is not None:
                 self._ring.give_back(batch.slot)
 
     # -- the receiving thread ------------------------------------------------------------
@@ -210,7 +216,7 @@ class Consumer:
             stream.put(_CLOSED)
 
     def __del__(self) -> None:
-        if not getattr(self, "_stopping", True):
+        if not getattr(self, "_stopping", True) and os.getpid() == self._owner:
             self.stop()
 
     def _accept_results(self) -> None:
@@ -243,7 +249,7 @@ class Consumer:
         if stream is not None and item.status != Status.CANCELLED:
             stream.add(item.number, RawBatch(item.slot, item.rows, item.status, segments, frames))
             if item.pass_id not in self._streams:  # closed in this very moment
-                stream.drain()
+                self._give_back(stream)
         elif self._ring is not None:
             self._ring.give_back(item.slot)
 

@@ -14,7 +14,7 @@ import weakref
 from typing import Any, NamedTuple
 
 from ..epochs import EpochPlan
-from ..errors import BufferExhausted, LoaderClosed, LoaderError
+from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
 from .addresses import make_addresses, remove_directory, sweep
 from .buffers import SlotLayout
 from .consumer import END, Consumer
@@ -310,8 +310,9 @@ class Engine:
             raise BufferExhausted(ring.held, ring.limit)
         elif consumer.failure is not None:
             raise consumer.failure
-        else:  # slots of a pass that was left early are on their way back
-            ring.wait_for_return(None)
+        elif not ring.wait_for_return(self._options.timeout):
+            # Slots of a pass that was left early have not come back.
+            raise LoaderTimeout(self._options.timeout or 0.0)
 
     def close_pass(self, this: Pass) -> None:
         """Drop what is left of a pass."""
@@ -395,10 +396,10 @@ def _stop(parts: _Parts, owner: int) -> None:
         parts.wakeup.set()
     for thread in parts.threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    if hasattr(parts, "supervisor"):
-        parts.supervisor.stop(max(0.1, deadline - time.monotonic()))
     if hasattr(parts, "consumer"):
         parts.consumer.stop()
+    if hasattr(parts, "supervisor"):
+        parts.supervisor.stop(max(0.1, deadline - time.monotonic()))
     if hasattr(parts, "ring"):
         parts.ring.close()
     if parts.wakeup is not None and not any(thread.is_alive() for thread in parts.threads):

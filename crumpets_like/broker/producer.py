@@ -259,8 +259,9 @@ class Producer:
             if this.cancelled:
                 return
             this.cancelled = True
-            self._granted -= this.requested - this.retrieved
-            if not self._socket.closed:
+            under_way = this.requested - this.retrieved
+            self._granted -= under_way
+            if under_way:
                 self._socket.send(pack(Cancel(this.id)))
         if this.thread is not None:
             self._slots.put(None)

@@ -239,14 +239,15 @@ class BufferRing:
             slot = self.take()
         return slot
 
-    def wait_for_return(self, timeout: float | None) -> None:
-        """Wait until a slot comes back or :meth:`wake` is called; `timeout` in seconds."""
+    def wait_for_return(self, timeout: float | None) -> bool:
+        """Wait until a slot comes back or :meth:`wake` is called; False after `timeout` seconds."""
         try:
             slot = self._returned.get(timeout=timeout)
         except queue.Empty:
-            return
+            return False
         if slot is not None:
             self._returned.put(slot)
+        return True
 
     def wake(self) -> None:
         """End a :meth:`wait_for_return`."""

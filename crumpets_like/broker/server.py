@@ -136,6 +136,7 @@ class Broker:
                 self._give_work()
         finally:
             self._stop_workers()
+            self._results.close(linger=0)  # whoever stops us does not wait for results
             self._context.destroy(linger=_LINGER)
 
     # -- messages ------------------------------------------------------------------------

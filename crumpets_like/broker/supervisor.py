@@ -157,11 +157,13 @@ class _Supervisor:
             "from crumpets_like.broker.supervisor import spawned; "
             f"spawned({settings.pack()!r}, {worker_id}, {self._pid}, {self._broker_pid})"
         )
-        return subprocess.Popen(  # reaped by its process id below
+        process = subprocess.Popen(
             interpreter_command(call),
             pass_fds=[settings.ring, settings.payload],
             stdin=subprocess.DEVNULL,
-        ).pid
+        )
+        process.returncode = 0  # reaped by its process id below: Popen must not wait for it
+        return process.pid
 
     def _watch(self) -> None:
         """Report and replace workers until there is a reason to stop."""
@@ -197,30 +199,31 @@ class _Supervisor:
         return worker_id, pid, os.waitstatus_to_exitcode(status)
 
     def _shut_down(self) -> int:
-        """Give workers a moment to end, kill the others; returns the exit code."""
-        orderly = not wait_readable([self._trainer], 0)
-        if wait_readable([self._broker_death], _GRACE if orderly else 0):
-            _, status = os.waitpid(self._broker_pid, 0)
-            broker_code = os.waitstatus_to_exitcode(status)
-        else:
-            os.kill(self._broker_pid, signal.SIGKILL if orderly else signal.SIGTERM)
-            broker_code = 0
+        """Give everybody a moment to end, then end them; returns the exit code."""
         from .worker_loop import STARTING_UP
 
-        for _, pid in self._workers.values():
-            os.kill(pid, STARTING_UP)
-        deadline = time.monotonic() + (_GRACE if orderly and broker_code == 0 else 0)
+        orderly = not wait_readable([self._trainer], 0)
+        if not orderly:  # nobody is left to work for
+            self._signal_workers(signal.SIGKILL)
+        self._broker.close()  # the broker ends, and tells workers to
+        if not wait_readable([self._broker_death], _GRACE):
+            os.kill(self._broker_pid, signal.SIGKILL)
+        _, status = os.waitpid(self._broker_pid, 0)
+        failed = os.waitstatus_to_exitcode(status) != 0
+        self._signal_workers(signal.SIGKILL if failed else STARTING_UP)
+        deadline = time.monotonic() + _GRACE
         while self._workers:
             ready = wait_readable(list(self._workers), deadline - time.monotonic())
             if not ready:
-                break
+                self._signal_workers(signal.SIGKILL)
+                ready = list(self._workers)
             for descriptor in ready:
                 self._reap(descriptor)
+        return BROKER_DIED if failed else 0
+
+    def _signal_workers(self, number: signal.Signals) -> None:
         for _, pid in self._workers.values():
-            os.kill(pid, signal.SIGKILL)
-        for descriptor in list(self._workers):
-            self._reap(descriptor)
-        return 0 if broker_code == 0 else BROKER_DIED
+            os.kill(pid, number)
 
 
 def spawned(settings: bytes, worker_id: int, parent: int, broker: int) -> NoReturn:

@@ -38,7 +38,8 @@ __all__ = ["STARTING_UP", "serve", "worker_process"]
 
 logger = logging.getLogger(__name__)
 
-STARTING_UP = signal.SIGHUP  # ends a worker that is still importing or in setup()
+# Ends a worker that is still importing or in setup(). (Windows, where start() refuses, has none.)
+STARTING_UP = getattr(signal, "SIGHUP", signal.SIGTERM)
 _LINGER = 1000  # milliseconds that a last answer may take
 
 
