@@ -43,5 +43,5 @@ class DrawingWorker(CopyWorker):
     """Scales each sample by one draw from the worker's seeded generator."""
 
     def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
-        np.multiply(sample[0], self.rng.uniform(0.9, 1.1), out=buffers["x"])
+        np.multiply(sample[0], 0.9 + 0.2 * self.rng.random(), out=buffers["x"])
         buffers["y"][...] = sample[1]

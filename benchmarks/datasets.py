@@ -85,7 +85,7 @@ class DrawingVectorDataset(VectorDataset):
         self.rng = np.random.default_rng(0)
 
     def __getitem__(self, index: int) -> Sample:
-        return self.x[index] * self.rng.uniform(0.9, 1.1), self.y[index]
+        return self.x[index] * (0.9 + 0.2 * self.rng.random()), self.y[index]
 
 
 class ImageDataset:

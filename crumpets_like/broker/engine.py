@@ -7,7 +7,6 @@ same in the caller's thread. Both carry several passes at once.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 import time
 import weakref
@@ -159,21 +158,20 @@ class Engine:
     def _start(self) -> None:
         options = self._options
         in_threads = options.start_method == "thread"
-        sweep()
-        contents = {"worker_template": options.worker_template, "dataset": options.dataset}
-        if in_threads:  # they share the dataset
-            contents = {"worker_template": options.worker_template}
-        payload = Payload(contents)
-        uid = f"{os.getpid():x}-{secrets.token_hex(4)}"
+        uid = f"{os.getpid():x}-{os.urandom(4).hex()}"
         self._parts = parts = _Parts(uid)
+        payload: Payload | None = None
         try:
+            # First of all: it takes longest, and "fork" must come before our threads and sockets.
+            supervisor = parts.supervisor = SupervisorHandle(options.start_method)
+            sweep()
+            contents: dict[str, Any] = {"worker_template": options.worker_template}
+            if not in_threads:  # threads share the dataset
+                contents["dataset"] = options.dataset
+            payload = Payload(contents)
             ring = parts.ring = ring_for(options)
             kinds = (("work", 1), ("worker", 1), ("consume", 1), ("control", 1))
             work, worker, consume, control = (a[0] for a in make_addresses(uid, "loader", kinds))
-            # The "fork" supervisor must be there before our threads and sockets.
-            supervisor = parts.supervisor = SupervisorHandle(
-                options.start_method, [ring.descriptor, payload.descriptor]
-            )
             consumer = parts.consumer = Consumer(consume, control)
             consumer.set_buffer_manager(ring)
             consumer.watch(supervisor.death, lambda: _why_ended(supervisor))
@@ -192,13 +190,11 @@ class Engine:
                 control_address=control,
                 uid=uid,
                 restarts=2 * options.nworkers,
-                ring=ring.descriptor,
-                payload=payload.descriptor,
                 payload_size=payload.size,
                 trainer=os.getpid(),
                 modules=payload.modules,
             )
-            supervisor.configure(settings)
+            supervisor.configure(settings, ring.descriptor, payload.descriptor)
             parts.producer = Producer(
                 work, consumer.context, ring, options.mini_batch_size, options.prefetch
             )
@@ -210,7 +206,8 @@ class Engine:
             _stop(parts, os.getpid())
             raise
         finally:
-            payload.close()
+            if payload is not None:
+                payload.close()
 
     def _start_threads(self, payload: Payload, settings: Settings) -> None:
         parts = self._parts

@@ -50,8 +50,6 @@ class SupervisorHandle:
     ----------
     start_method : str
         ``"fork"`` forks this process, everything else starts a fresh interpreter.
-    descriptors : list of int
-        Descriptors that it passes on to the workers.
 
     Attributes
     ----------
@@ -61,12 +59,12 @@ class SupervisorHandle:
         Death descriptor.
     """
 
-    def __init__(self, start_method: str, descriptors: list[int]) -> None:
+    def __init__(self, start_method: str) -> None:
         self._channel, theirs = socket.socketpair()
         if start_method == "fork":
             self.pid = self._fork(theirs)
         else:
-            self.pid = self._start_interpreter(theirs, descriptors)
+            self.pid = self._start_interpreter(theirs)
         theirs.close()
         self.death = death_descriptor(self.pid)
         self.exit_code: int | None = None
@@ -90,11 +88,11 @@ class SupervisorHandle:
         finally:
             os._exit(1)
 
-    def _start_interpreter(self, theirs: socket.socket, descriptors: list[int]) -> int:
+    def _start_interpreter(self, theirs: socket.socket) -> int:
         call = f"from crumpets_like.broker.supervisor import main; main({theirs.fileno()})"
         process = subprocess.Popen(
             interpreter_command(call),
-            pass_fds=[theirs.fileno(), *descriptors],
+            pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
@@ -102,8 +100,9 @@ class SupervisorHandle:
         process.returncode = 0  # reaped here, by its process id: Popen must not warn or wait
         return process.pid
 
-    def configure(self, settings: Settings) -> None:
-        """Send the settings: from now on it starts the broker and the workers."""
+    def configure(self, settings: Settings, ring: int, payload: int) -> None:
+        """Send the settings and two descriptors: now it starts the broker and the workers."""
+        socket.send_fds(self._channel, [b"!"], [ring, payload])
         self._channel.sendall(settings.pack())
 
     def stop(self, timeout: float) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
 import sys
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def anonymous_file(name: str, size: int) -> int:
     else:
         import _posixshmem
 
-        path = f"/crumpets-{secrets.token_hex(8)}"
+        path = f"/crumpets-{os.urandom(8).hex()}"
         descriptor = _posixshmem.shm_open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
         _posixshmem.shm_unlink(path)
     try:

@@ -14,7 +14,7 @@ __all__ = ["Settings"]
 class Settings(NamedTuple):
     """Facts of one loader, the same for all its processes.
 
-    Descriptors are numbers that are valid in the process that receives the settings.
+    Descriptors are those of the receiving process; they travel beside the settings.
     """
 
     start_method: str
@@ -31,12 +31,11 @@ class Settings(NamedTuple):
     control_address: str  # any -> Consumer
     uid: str  # names the private folder of the sockets
     restarts: int  # most replacements of workers
-    ring: int  # descriptor of the ring
-    payload: int  # descriptor of the pickled template and dataset
     payload_size: int
     trainer: int  # process id of the training process
-
     modules: list[str]  # to import before workers are forked
+    ring: int = -1  # descriptor of the ring
+    payload: int = -1  # descriptor of the pickled template and dataset
 
     def pack(self) -> bytes:
         """Encode."""

@@ -50,20 +50,26 @@ def supervise(channel: socket.socket) -> NoReturn:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        data = b""
-        unpacker = msgpack.Unpacker()
-        packed = None
-        while packed is None:
-            data = channel.recv(1 << 16)
-            if not data:
-                os._exit(0)
-            unpacker.feed(data)
-            packed = next(iter(unpacker), None)
-        code = _Supervisor(Settings._make(packed), channel).run()
+        settings = _receive_settings(channel)
+        code = 0 if settings is None else _Supervisor(settings, channel).run()
     finally:
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(code)
+
+
+def _receive_settings(channel: socket.socket) -> Settings | None:
+    """Wait for the settings; None if the training process has given up."""
+    mark, descriptors, _, _ = socket.recv_fds(channel, 1, 2)
+    if not mark:
+        return None
+    ring, payload = descriptors
+    unpacker = msgpack.Unpacker()
+    while data := channel.recv(1 << 16):
+        unpacker.feed(data)
+        for fields in unpacker:
+            return Settings._make(fields)._replace(ring=ring, payload=payload)
+    return None
 
 
 class _Supervisor:
@@ -111,7 +117,8 @@ class _Supervisor:
         """Import what the workers need, so that each of them does not have to."""
         if self._method != "forkserver":
             return
-        for name in self._settings.modules:
+        # numpy.random is imported on first use, which every worker would pay for.
+        for name in ["numpy.random", *self._settings.modules]:
             # A module that cannot be imported here fails in the worker, with its traceback.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
