@@ -231,6 +231,8 @@ class TurboDataLoader:
         """Stop the workers; mini-batches that the caller holds stay valid. May be repeated."""
         engine, self._engine = self._engine, None
         self._drop_upcoming()
+        if self._iterator is not None:
+            self._iterator.close("The iterator was closed: the loader was stopped.")
         if engine is not None:
             engine.stop()
 

@@ -96,7 +96,10 @@ class EngineOptions:
             self.buffers = min(usual, max_buffers or usual)
         else:
             self.buffers = int(shared_memory)
-        self.prefetch = min(prefetch or usual, self.buffers) if self.buffers else prefetch or usual
+        if self.buffers:
+            self.prefetch = min(prefetch or self.buffers, self.buffers)
+        else:
+            self.prefetch = prefetch or usual
         self.in_order = in_order
         self.timeout = timeout
         self.start_method = start_method
@@ -180,6 +183,8 @@ class Engine:
                 nworkers=options.nworkers,
                 rows=options.mini_batch_size,
                 splittable=options.splittable,
+                # Threads share the dataset, and with it the epoch that it was told.
+                one_epoch=in_threads and hasattr(options.dataset, "set_epoch"),
                 seed=options.seed,
                 seed_globals=options.seed_globals,
                 stride=ring.geometry.stride,

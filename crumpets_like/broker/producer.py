@@ -184,7 +184,7 @@ class Producer:
         """Request index mini-batches of a pass (then of its successor) into the waiting slots."""
         while this.exhausted and this.successor is not None:
             this = this.successor
-        if this.exhausted or this.thread is not None:
+        if this.exhausted or this.cancelled or this.thread is not None:
             return
         waiting = self._slots.qsize()
         if waiting == 0 or (waiting * _REFILL < self.window and waiting < self._granted):

@@ -122,11 +122,14 @@ class Scheduler:
         Workers that will ask for work.
     splittable : bool
         Whether several workers may make one mini-batch.
+    one_epoch : bool
+        Whether work of an epoch waits until nothing of another one is under way.
     """
 
-    def __init__(self, nworkers: int, splittable: bool) -> None:
+    def __init__(self, nworkers: int, splittable: bool, one_epoch: bool = False) -> None:
         self._nworkers = nworkers
         self._splittable = splittable
+        self._one_epoch = one_epoch
         self._pending: deque[MiniBatch] = deque()  # with rows to give out, in order
         self._again: deque[Piece] = deque()  # rows of workers that died: they go first
         self._unfinished: dict[tuple[int, int], MiniBatch] = {}
@@ -300,6 +303,8 @@ class Scheduler:
         if not pending:
             return []
         head = pending[0]
+        if self._one_epoch and self._other_epoch_under_way(head.epoch):
+            return []
         pace = self.seconds_per_sample
         wanted = CHUNK_SECONDS / pace if pace else math.inf
         piece = Piece(head, head.given, self._rows_to_give(head, wanted, measured=pace > 0))
@@ -321,6 +326,10 @@ class Scheduler:
             head.given += rows
             samples += rows
         return pieces
+
+    def _other_epoch_under_way(self, epoch: int) -> bool:
+        assignment = next(iter(self._assignments.values()), None)
+        return assignment is not None and assignment.pieces[0].batch.epoch != epoch
 
     def _rows_to_give(self, batch: MiniBatch, wanted: float, *, measured: bool) -> int:
         rest = batch.rows - batch.given

@@ -56,6 +56,8 @@ class Broker:
         Workers that will connect.
     splittable : bool
         Whether several workers may make one mini-batch.
+    one_epoch : bool
+        Whether work of an epoch waits until nothing of another one is under way.
     restarts : int
         Most replacements of workers that died.
     """
@@ -69,12 +71,13 @@ class Broker:
         *,
         nworkers: int,
         splittable: bool = True,
+        one_epoch: bool = False,
         restarts: int = 0,
     ) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self._nworkers = nworkers
         self._restarts = restarts
-        self._scheduler = Scheduler(nworkers, splittable)
+        self._scheduler = Scheduler(nworkers, splittable, one_epoch)
         self._work = self._socket(zmq.PULL, bind=work_address)
         self._workers = self._socket(zmq.ROUTER, bind=worker_address)
         self._workers.router_mandatory = True
@@ -271,6 +274,7 @@ def broker_process(settings: Settings, supervisor_pid: int, channel: socket.sock
             settings.control_address,
             nworkers=settings.nworkers,
             splittable=settings.splittable,
+            one_epoch=settings.one_epoch,
             restarts=settings.restarts,
         )
         channel.sendall(msgpack.packb(True))  # bound: workers may connect

@@ -21,6 +21,7 @@ class Settings(NamedTuple):
     nworkers: int
     rows: int  # most samples of a mini-batch
     splittable: bool  # whether a mini-batch may be made by several workers
+    one_epoch: bool  # whether work of two epochs must not be under way at once
     seed: int
     seed_globals: bool
     stride: int
