@@ -248,8 +248,7 @@ class Runner:
             return self._fill_free_form(part, kind, keys)
         memory, offset, start = self._memory, self._geometry.offset(part.slot), part.start
         if part.slot == NO_SLOT:  # the arrays travel in the message
-            layout = SlotLayout(self._layout.specs, part.size)
-            memory, offset, start = bytearray(layout.stride), 0, 0
+            memory, offset, start = bytearray(self._layout.stride), 0, 0
         batch: defaultdict[str, list[Any]] = defaultdict(list)
         if self._bulk:
             arrays = self._writer.all_rows(memory, offset, start, part.size)
@@ -262,7 +261,7 @@ class Runner:
         for key in self._layout.specs.keys() & lists.keys():
             raise ValueError(f"batch[{key!r}] was appended to, but {key!r} is a buffer.")
         if part.slot == NO_SLOT:
-            lists |= layout.rows_at(memory, 0, 0, part.size)
+            lists |= self._layout.rows_at(memory, 0, 0, part.size)
         return encode(lists, None)
 
     def _prepare_bulk(
