@@ -65,8 +65,9 @@ class Limit:
         codes = [process.exitcode for process in processes if process.exitcode]
         if codes:
             raise RuntimeError(f"{len(codes)} of the bare processes failed, exit codes {codes}")
-        warm = self.done_at[: self.epoch].max()
-        seconds = float(self.done_at[: 2 * self.epoch].max() - warm)
+        # By the order of finishing: a batch of the first epoch may end after some of the second.
+        done = np.sort(self.done_at[: 2 * self.epoch])
+        seconds = float(done[-1] - done[self.epoch - 1])
         return {
             "samples_per_second": self.epoch * self.case.batch_size / seconds,
             "ms_per_batch": 1e3 * seconds / self.epoch,

@@ -8,6 +8,7 @@ view through which workers write integers: it refuses values that do not fit.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ class BufferSpec:
 
     def __init__(self, shape: Sequence[int], dtype: DTypeLike, fill_value: Any = None) -> None:
         try:
-            self.shape = tuple(int(extent) for extent in shape)
+            self.shape = tuple(map(operator.index, shape))
         except TypeError:
             raise TypeError(
                 f"shape must be a sequence of integers such as (3, 224, 224), got {shape!r}."
@@ -60,6 +61,11 @@ class BufferSpec:
             raise TypeError(
                 f"dtype must not hold Python objects, got {self.dtype}; append such values to "
                 "`batch`."
+            )
+        if not self.dtype.itemsize:
+            raise ValueError(
+                f"dtype needs a length, since rows have a fixed size: such as "
+                f"'{self.dtype.kind}20', got {self.dtype}; or append such values to `batch`."
             )
         self.given_fill = fill_value is not None
         self.fill_value: Any = fill_value if self.given_fill else 0
@@ -166,12 +172,12 @@ def check_range(values: NDArray[Any], dtype: np.dtype[Any]) -> None:
                 f"{info.min} to {info.max}."
             )
     elif values.dtype.kind == "f":
-        low_float, high_float = values.min(), values.max()
-        # NaN compares false, and the upper bound is exclusive: float(2**63 - 1) is 2**63.
-        if not (low_float > info.min - 1 or low_float == info.min) or not high_float < info.max + 1:
+        # Python compares its floats and integers exactly; NaN compares false.
+        least, most = float(values.min()), float(values.max())
+        if not info.min - 1 < least <= most < info.max + 1:
             raise ValueError(
-                f"values from {low_float} to {high_float} ({values.dtype}) do not fit {dtype}, "
-                f"which holds {info.min} to {info.max} and has no NaN."
+                f"values from {least} to {most} ({values.dtype}) do not fit {dtype}, which holds "
+                f"{info.min} to {info.max} and has no NaN."
             )
 
 

@@ -36,7 +36,7 @@ def anonymous_file(name: str, size: int) -> int:
     except OSError:
         os.close(descriptor)
         raise
-    return descriptor
+    return int(descriptor)
 
 
 def hide_from_dumps(mapping: mmap.mmap) -> None:

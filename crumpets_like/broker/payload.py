@@ -174,15 +174,12 @@ def _find_unpicklable(value: Any, path: str, depth: int, seen: set[int]) -> str 
         pass
     else:
         return None
-    children: list[tuple[str, Any]] = []
+    attributes = getattr(value, "__dict__", {})
+    children = [(f"{path}.{name}", item) for name, item in attributes.items()]
     if isinstance(value, dict):
-        children = [(f"{path}[{key!r}]", item) for key, item in value.items()]
+        children += [(f"{path}[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, list | tuple | set):
-        children = [(f"{path}[{number}]", item) for number, item in enumerate(value)]
-    else:
-        children = [
-            (f"{path}.{name}", item) for name, item in getattr(value, "__dict__", {}).items()
-        ]
+        children += [(f"{path}[{number}]", item) for number, item in enumerate(value)]
     for child_path, child in children:
         found = _find_unpicklable(child, child_path, depth - 1, seen)
         if found:

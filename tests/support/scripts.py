@@ -1,0 +1,183 @@
+"""Texts of scripts that the start methods are tried with; ``sys.argv[1]`` is the start method."""
+
+from __future__ import annotations
+
+__all__ = ["LOCAL_CLASSES", "MAIN_CLASSES", "NOTEBOOK", "REOPENED_FILE", "RUNTIME_PATH"]
+
+_HEAD = """
+import sys
+import numpy as np
+from crumpets_like import BufferWorker, TurboDataLoader, Worker
+
+METHOD = sys.argv[1]
+OPTIONS = {"nworkers": 0} if METHOD == "0" else {"nworkers": 2, "start_method": METHOD}
+
+def load(dataset, worker, batch_size=4, **more):
+    with TurboDataLoader(dataset, batch_size, worker, **{**OPTIONS, **more}) as loader:
+        return [mini_batch for _, (mini_batch,) in loader]
+"""
+
+# Classes and exceptions of a script without a main guard come back as the very classes.
+MAIN_CLASSES = (
+    _HEAD
+    + """
+print("run", flush=True)
+
+class Result:
+    class Inner:
+        pass
+
+    def __init__(self, value):
+        self.value = value
+        self.inner = Result.Inner()
+
+class Failure(Exception):
+    def __init__(self, index, *, reason="none"):
+        super().__init__(index)
+        self.index = index
+
+class Mine(Worker):
+    def process(self, sample):
+        if sample == 9:
+            raise Failure(sample)
+        return {"result": Result(sample), "function": helper}
+
+def helper():
+    return 7
+
+for mini_batch in load(range(8), Mine()):
+    for result, function in zip(mini_batch["result"], mini_batch["function"]):
+        assert type(result) is Result
+        assert type(result.inner) is Result.Inner
+        assert function() == 7
+try:
+    load(range(12), Mine())
+except Failure as failure:
+    assert type(failure) is Failure and failure.index == 9
+else:
+    raise SystemExit("no failure")
+"""
+)
+
+LOCAL_CLASSES = (
+    _HEAD
+    + """
+def make():
+    offset = 100
+
+    class Local:
+        def __init__(self, value):
+            self.value = value
+
+    class Data:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return index
+
+    class Mine(Worker):
+        def __init__(self, transform):
+            super().__init__()
+            self.transform = transform
+
+        def process(self, sample):
+            return {"value": self.transform(sample) + offset, "object": Local(sample)}
+
+    return Data(), Mine, Local
+
+data, Mine, Local = make()
+mini_batches = load(data, Mine(lambda value: 2 * value))
+assert [int(v) for m in mini_batches for v in m["value"]] == [100 + 2 * i for i in range(8)]
+objects = [o for m in mini_batches for o in m["object"]]
+assert all(type(o) is Local for o in objects), [type(o) for o in objects]
+"""
+)
+
+# A notebook's cells are executed in the namespace of __main__, and have no file.
+NOTEBOOK = (
+    _HEAD
+    + """
+cells = ['''
+class Cell(Worker):
+    def process(self, sample):
+        return {"value": scale(sample)}
+''', '''
+def scale(value):
+    return factor * value
+factor = 3
+''', '''
+values = [int(v) for m in load(range(8), Cell()) for v in m["value"]]
+assert values == [3 * i for i in range(8)], values
+''']
+for number, cell in enumerate(cells):
+    exec(compile(cell, f"<cell {number}>", "exec"), globals())
+"""
+)
+
+# A module that is found through a path added at run time; then the working directory changes.
+RUNTIME_PATH = (
+    _HEAD
+    + """
+import os
+os.makedirs("late")
+with open("late/found_late.py", "w") as file:
+    file.write("from crumpets_like import Worker\\n"
+               "class Late(Worker):\\n"
+               "    def process(self, sample):\\n"
+               "        return {'value': sample + 1}\\n")
+sys.path.insert(0, "late")
+import found_late
+sys.path[0] = os.path.abspath("late")
+os.makedirs("elsewhere")
+os.chdir("elsewhere")
+values = [int(v) for m in load(range(8), found_late.Late()) for v in m["value"]]
+assert values == list(range(1, 9)), values
+os.chdir("..")
+import shutil
+shutil.rmtree("late")
+shutil.rmtree("elsewhere")
+"""
+)
+
+# Workers that shared the offset of one open file would read each other's records.
+REOPENED_FILE = (
+    _HEAD
+    + """
+import os
+
+class Records:
+    def __init__(self, path):
+        self.path = path
+        self.file = open(path, "rb")
+
+    def __getstate__(self):
+        return self.path
+
+    def __setstate__(self, path):
+        self.__init__(path)
+
+    def __len__(self):
+        return os.path.getsize(self.path) // 8
+
+    def __getitem__(self, index):
+        self.file.seek(8 * index)
+        return int.from_bytes(self.file.read(8), "little")
+
+class Mine(BufferWorker):
+    def __init__(self):
+        super().__init__()
+        self.add_buffer("value", ((), np.int64))
+
+    def prepare(self, sample, batch, buffers):
+        buffers["value"][...] = sample
+
+np.arange(20_000).tofile("records")
+records = Records("records")
+mini_batches = load(records, Mine(), 8, **({} if METHOD == "0" else {"nworkers": 4}))
+values = np.concatenate([mini_batch["value"] for mini_batch in mini_batches])
+assert (values == np.arange(20_000)).all(), (values != np.arange(20_000)).sum()
+records.file.close()
+os.unlink("records")
+"""
+)

@@ -1,0 +1,47 @@
+"""Processes that end when they should not: an error or a replacement, never a hang."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+from tests.support import faults
+from tests.support.scenario import Running, run_scenario
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
+
+
+@pytest.mark.parametrize("death", list(faults.DEATHS))
+def test_a_deadly_sample_is_named(death: str) -> None:
+    run_scenario(faults.deadly_sample, "fork", death, timeout=30).check()
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_deadly_sample_with_other_start_methods(start_method: str) -> None:
+    run_scenario(faults.deadly_sample, start_method, "SIGKILL", timeout=30).check()
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_one_death_changes_nothing(start_method: str) -> None:
+    run_scenario(faults.one_death, start_method, "SIGKILL", timeout=30).check()
+
+
+@pytest.mark.parametrize("name", ["crumpets-broker", "crumpets-superv"])
+def test_a_helper_process_is_killed(name: str) -> None:
+    run_scenario(faults.helper_killed, name, timeout=30).check()
+
+
+def test_stopped_workers() -> None:
+    run_scenario(faults.stopped_workers, timeout=30).check()
+
+
+def _kill(running: Running) -> None:
+    running.wait_for("running")
+    running.signal(signal.SIGKILL)
+
+
+def test_the_training_process_is_killed() -> None:
+    result = run_scenario(faults.endless, timeout=60, grace=2.0, interact=_kill)
+    result.check(returncode=-signal.SIGKILL)
