@@ -1,3 +1,6 @@
+from itertools import pairwise
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -222,7 +225,7 @@ class TestIntegerRows:
 
 
 class TestSlotLayout:
-    SPECS = {
+    SPECS: ClassVar[dict[str, BufferSpec]] = {
         "flag": BufferSpec((), "?"),
         "image": BufferSpec((3, 5), "f4"),
         "none": BufferSpec((0, 4), "i8"),
@@ -242,7 +245,7 @@ class TestSlotLayout:
             assert start % ALIGNMENT == 0
             spans.append((start, start + view.nbytes))
         spans.sort()
-        assert all(left[1] <= right[0] for left, right in zip(spans, spans[1:], strict=False))
+        assert all(left[1] <= right[0] for left, right in pairwise(spans))
         assert spans[-1][1] <= layout.stride
 
     def test_a_short_mini_batch_shows_its_rows_only(self):
