@@ -7,6 +7,7 @@ import operator
 import sys
 import time
 from collections.abc import Iterator
+from numbers import Real
 from types import TracebackType
 from typing import Any, Self
 
@@ -161,8 +162,9 @@ class TurboDataLoader:
             prefetch = _check_integer("prefetch", prefetch, 1)
         if max_buffers is not None:
             max_buffers = _check_integer("max_buffers", max_buffers, 1)
-        if timeout is not None and not timeout > 0:
-            raise ValueError(
+        if timeout is not None and not (isinstance(timeout, Real) and timeout > 0):
+            kind = ValueError if isinstance(timeout, Real) else TypeError
+            raise kind(
                 f"timeout must be a positive number of seconds or None (no limit), got {timeout!r}."
             )
         if on_error != "raise":
@@ -264,6 +266,7 @@ class TurboDataLoader:
             )
         if self._iterator is not None:
             self._iterator.close()
+            self._iterator.join()
         this: Any
         if self._upcoming is not None:
             _, plan, this = self._upcoming
@@ -462,6 +465,14 @@ class _EpochIterator:
             self.closed = True
             self._why_closed = why or self._why_closed
             self._engine.close_pass(self._pass)
+
+    def join(self) -> None:
+        """Wait until the iterable is not read any more for an epoch that was closed."""
+        timeout = self._loader._timeout
+        if not self._pass.join(timeout):
+            raise LoaderTimeout(
+                timeout or 0.0, " The iterable still makes a sample for the epoch before."
+            )
 
 
 def _check_integer(name: str, value: Any, least: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["ALIGNMENT", "BufferSpec", "IntegerRows", "SlotLayout", "align"]
+__all__ = ["ALIGNMENT", "BufferSpec", "Int64Rows", "IntegerRows", "SlotLayout", "align"]
 
 ALIGNMENT = 64  # bytes: a cache line, and what vector instructions like best
 _PAGE = 4096
@@ -143,12 +143,30 @@ class IntegerRows(np.ndarray[Any, np.dtype[Any]]):
     and of Python integers (which numpy checks itself) cost no extra look.
     """
 
+    __slots__ = ()
+
     def __setitem__(self, key: Any, value: Any) -> None:
         if type(value) is not int:
             value = np.asarray(value)
             if value.dtype != self.dtype:
                 check_range(value, self.dtype)
-        super().__setitem__(key, value)
+        _assign(self, key, value)
+
+
+class Int64Rows(IntegerRows):
+    """The same for int64, the usual dtype of labels: 0.1 microseconds more than plain numpy."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if type(value) in _FIT_INT64:
+            _assign(self, key, value)
+        else:
+            super().__setitem__(key, value)
+
+
+_assign = np.ndarray.__setitem__
+_FIT_INT64 = (np.int64, int)
 
 
 def check_range(values: NDArray[Any], dtype: np.dtype[Any]) -> None:

@@ -189,6 +189,7 @@ class Consumer:
         for batch in stream.drain():
             if self._ring is not None:
                 self._ring.give_back(batch.slot)
+        stream.put(_CLOSED)  # for whoever waits in another thread
 
     # -- the receiving thread ------------------------------------------------------------
 
@@ -342,7 +343,9 @@ class Consumer:
         """
         raw = self.retrieve_data(stream, timeout)
         if raw is None:
-            raise LoaderClosed("The loader was stopped while a mini-batch was awaited.")
+            raise LoaderClosed(
+                "The loader was stopped, or iterated anew, while a mini-batch was awaited."
+            )
         if raw is END:
             return END
         return assemble(raw, self._ring)

@@ -322,13 +322,6 @@ class Engine:
             self._parts.producer.cancel(this)
             self._parts.consumer.close(this.id)
 
-    def join_pass(self, this: Pass, timeout: float | None) -> bool:
-        """Wait until the pass's reading thread, if any, has ended; False after `timeout`."""
-        if this.thread is not None:
-            this.thread.join(timeout)
-            return not this.thread.is_alive()
-        return True
-
     # -- state ---------------------------------------------------------------------------
 
     def facts(self) -> EngineFacts:

@@ -36,6 +36,10 @@ class LocalPass:
         self.position = 0
         self.exhausted = False  # never true: nothing is requested ahead
 
+    def join(self, timeout: float | None) -> bool:
+        """As :meth:`Pass.join`: it is read in the caller's thread only."""
+        return True
+
 
 class LocalEngine:
     """Runs one worker in the caller's thread.

@@ -87,6 +87,13 @@ class Pass:
         """What the next mini-batch holds."""
         return self._rest[0]
 
+    def join(self, timeout: float | None) -> bool:
+        """Wait until nothing of a cancelled pass is read any more; False after `timeout`."""
+        if self.thread is None:
+            return True
+        self.thread.join(timeout)
+        return not self.thread.is_alive()
+
     def fail(self, error: BaseException) -> None:
         """End the pass with an error, behind the mini-batches that were requested."""
         self._rest.clear()

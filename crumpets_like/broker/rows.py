@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from .buffers import BufferSpec, IntegerRows, SlotLayout
+from .buffers import Int64Rows, IntegerRows, SlotLayout
 
 __all__ = ["RowBuffers", "RowWriter"]
 
@@ -39,14 +39,10 @@ class RowWriter:
     ----------
     layout : SlotLayout
         The fields.
-    casts_raise : bool
-        Whether numpy's warning about invalid casts is an error in this process. Then int64 rows,
-        which nothing else overflows, do without :class:`IntegerRows`.
     """
 
-    def __init__(self, layout: SlotLayout, *, casts_raise: bool = False) -> None:
+    def __init__(self, layout: SlotLayout) -> None:
         self._layout = layout
-        self._casts_raise = casts_raise
         self._small = sum(spec.nbytes for spec in layout.specs.values()) <= _SMALL_ROW
         self._scratch: dict[str, NDArray[Any]] = {}
         self._scratch_rows: list[RowBuffers] = []
@@ -55,7 +51,7 @@ class RowWriter:
         """Arrays of shape ``(size, *shape)``, holding their fill values."""
         arrays = self._layout.rows_at(memory, slot_offset, start, size)
         self._fill(arrays)
-        return RowBuffers(self._checked(arrays))
+        return RowBuffers(_checked(arrays))
 
     def each_row(
         self, memory: Any, slot_offset: int, start: int, size: int
@@ -64,7 +60,7 @@ class RowWriter:
         arrays = self._layout.rows_at(memory, slot_offset, start, size)
         if not self._small:
             self._fill(arrays)
-            fields = list(self._checked(arrays).items())
+            fields = list(_checked(arrays).items())
             rows = (RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(size))
             return rows, _nothing
         if not self._scratch_rows:
@@ -81,7 +77,7 @@ class RowWriter:
     def _make_scratch(self) -> None:
         rows = self._layout.rows
         self._scratch = self._layout.rows_at(bytearray(self._layout.stride), 0, 0, rows)
-        fields = list(self._checked(self._scratch).items())
+        fields = list(_checked(self._scratch).items())
         self._scratch_rows = [
             RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(rows)
         ]
@@ -90,16 +86,15 @@ class RowWriter:
         for name, spec in self._layout.specs.items():
             spec.fill(arrays[name])
 
-    def _checked(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return {
-            name: array.view(IntegerRows) if self._needs_check(self._layout.specs[name]) else array
-            for name, array in arrays.items()
-        }
 
-    def _needs_check(self, spec: BufferSpec) -> bool:
-        if spec.dtype.kind not in "iu":
-            return False
-        return not (self._casts_raise and spec.dtype == np.int64)
+def _checked(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Views that refuse integers which do not fit."""
+    return {
+        name: array.view(Int64Rows if array.dtype == np.int64 else IntegerRows)
+        if array.dtype.kind in "iu"
+        else array
+        for name, array in arrays.items()
+    }
 
 
 def _nothing() -> None:

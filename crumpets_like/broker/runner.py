@@ -10,7 +10,6 @@ import contextlib
 import pickle
 import time
 import traceback
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,7 +24,7 @@ from .ring import NO_SLOT, RingGeometry, StatusPage
 from .rows import RowBuffers, RowWriter
 from .worker import BufferWorker, Worker
 
-__all__ = ["Runner", "describe_failure", "make_casts_raise", "overrides"]
+__all__ = ["Runner", "describe_failure", "overrides"]
 
 _NO_GUARD: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
@@ -34,14 +33,6 @@ def overrides(worker: Worker, method: str) -> bool:
     """Whether the worker's class has its own version of a method of the base classes."""
     base = BufferWorker if hasattr(BufferWorker, method) else Worker
     return getattr(type(worker), method) is not getattr(base, method)
-
-
-def make_casts_raise() -> None:
-    """Turn numpy's warning about NaN and out-of-range floats that become integers into an error.
-
-    For processes of our own; elsewhere :class:`IntegerRows` checks, which costs more.
-    """
-    warnings.filterwarnings("error", "invalid value encountered in cast", RuntimeWarning)
 
 
 def describe_failure(error: BaseException, note: str = "") -> bytes:
@@ -92,8 +83,6 @@ class Runner:
         Seed the global generators for each sample.
     guard : callable, optional
         Makes a context manager to work in (``nworkers=0`` saves the caller's generators).
-    casts_raise : bool
-        Whether :func:`make_casts_raise` was called in this process.
     """
 
     def __init__(
@@ -108,7 +97,6 @@ class Runner:
         seed: int,
         seed_globals: bool,
         guard: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
-        casts_raise: bool = False,
     ) -> None:
         self.worker = worker
         self._dataset = dataset
@@ -126,7 +114,7 @@ class Runner:
         self._layout: SlotLayout | None = None
         if self._buffer_worker is not None:
             self._layout = SlotLayout(self._buffer_worker.buffer_specs, rows)
-            self._writer = RowWriter(self._layout, casts_raise=casts_raise)
+            self._writer = RowWriter(self._layout)
             self._bulk = overrides(worker, "prepare_batch")
         self._page = StatusPage(memory, max(1, geometry.nworkers))
         self._word = self._page.offset(worker_id)

@@ -31,7 +31,7 @@ from .protocol import (
     pack,
     unpack,
 )
-from .runner import Runner, describe_failure, make_casts_raise
+from .runner import Runner, describe_failure
 from .settings import Settings
 
 __all__ = ["STARTING_UP", "serve", "worker_process"]
@@ -146,7 +146,6 @@ def _serve_process(
         template = load_payload(settings.payload, settings.payload_size)
         seeding.seed_worker_globals(settings.seed, worker_id)
         limit_threads()
-        make_casts_raise()
         memory = mmap.mmap(settings.ring, settings.geometry.size)
         runner = Runner(
             template["worker_template"],
@@ -157,7 +156,6 @@ def _serve_process(
             worker_id=worker_id,
             seed=settings.seed,
             seed_globals=settings.seed_globals,
-            casts_raise=True,
         )
     except BaseException as error:  # noqa: BLE001  reported, then this worker ends
         report(
