@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from crumpets_like import BufferWorker, LoaderError, TurboDataLoader, WorkerDied
 
 __all__ = ["deadly_sample", "endless", "helper_killed", "one_death", "stopped_workers"]
 
-DEATHS = {
+DEATHS: dict[str, Callable[[], object]] = {
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "exit 0": lambda: os._exit(0),

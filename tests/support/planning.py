@@ -1,6 +1,12 @@
 """Samplers and iterables that record what is read of them, and epochs as lists of lists."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 from crumpets_like.epochs import Planner
+from crumpets_like.passes import EpochPlan
 
 __all__ = ["Lying", "OwnIterator", "Sized", "Unsized", "epochs", "planner", "reference", "rows"]
 
@@ -8,17 +14,17 @@ __all__ = ["Lying", "OwnIterator", "Sized", "Unsized", "epochs", "planner", "ref
 class Unsized:
     """Re-iterable, without a length."""
 
-    def __init__(self, items):
+    def __init__(self, items: Iterable[Any]) -> None:
         self.items = list(items)
         self.read = 0  # items that were read
         self.passes = 0  # calls of iter()
         self.finished = 0  # passes that were read beyond their last item
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         self.passes += 1
         return self._steps()
 
-    def _steps(self):
+    def _steps(self) -> Iterator[Any]:
         for item in self.items:
             self.read += 1
             yield item
@@ -28,46 +34,46 @@ class Unsized:
 class Sized(Unsized):
     """Re-iterable, with a length."""
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.items)
 
 
 class Lying(Unsized):
     """Re-iterable, with a length that is not that of its items."""
 
-    def __init__(self, items, length):
+    def __init__(self, items: Iterable[Any], length: int) -> None:
         super().__init__(items)
         self.length = length
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.length
 
 
 class OwnIterator:
     """Its own iter(), over 0, 1, 2, ... length - 1."""
 
-    def __init__(self, length):
+    def __init__(self, length: int) -> None:
         self.items = iter(range(length))
         self.read = 0
 
-    def __iter__(self):
+    def __iter__(self) -> OwnIterator:
         return self
 
-    def __next__(self):
+    def __next__(self) -> int:
         item = next(self.items)
         self.read += 1
         return item
 
 
-def planner(iterable, batch_size, **options):
+def planner(iterable: Any, batch_size: Any, **options: Any) -> Planner:
     return Planner(iterable, batch_size, **{"seed": 0, **options})
 
 
-def rows(plan):
+def rows(plan: EpochPlan) -> list[list[int]]:
     return [[int(item) for item in batch] for batch in plan]
 
 
-def epochs(planner, count):
+def epochs(planner: Planner, count: int) -> list[list[list[int]]]:
     """Return `count` epochs as lists, each with the number of iterations that was announced."""
     result = []
     for _ in range(count):
@@ -80,9 +86,16 @@ def epochs(planner, count):
     return result
 
 
-def reference(length, batch_size, last_batch, count, orders=None):
+def reference(
+    length: int,
+    batch_size: int,
+    last_batch: str,
+    count: int,
+    orders: list[list[int]] | None = None,
+) -> list[list[list[int]]]:
     """Return `count` epochs of one pass each, made of lists."""
-    result, left = [], []
+    result: list[list[list[int]]] = []
+    left: list[int] = []
     for epoch in range(count):
         keys = left + (orders[epoch] if orders else list(range(length)))
         batches = [keys[i : i + batch_size] for i in range(0, len(keys), batch_size)]
