@@ -117,4 +117,5 @@ def dataset_memory(start_method: str) -> None:
         ]
         assert len(workers) == 8
         private = sum(process.memory_full_info().uss for process in workers)
-    assert private < 8 * 30e6, f"{private / 1e6:.0f} MB of private memory"
+    # A fresh interpreter has some 35 MB of its own; with a copy of the array it would be 115 MB.
+    assert private < 8 * 60e6, f"{private / 1e6:.0f} MB of private memory"
