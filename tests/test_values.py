@@ -47,7 +47,7 @@ def stacked(i: int) -> dict[str, Any]:
         "complex": 1j * i,
         "numpy scalar": np.float32(i),
         "large": np.full((100, 100), i, np.int32),
-        "date64": np.datetime64("2020-01-01") + i,
+        "date64": np.datetime64("2020-01-01") + np.timedelta64(i, "D"),
         "strings": np.array(["a", "bb"]),
     }
 
