@@ -228,7 +228,7 @@ def _acquire(path: str) -> str:
                 raise
             _check_private(path)
             try:
-                descriptor = _lock(path)
+                descriptor = _lock(path, os.O_CREAT)
             except FileNotFoundError:
                 continue  # removed by its owner or by a sweep in the meantime
             if descriptor is None:

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import signal
 import socket
@@ -18,8 +19,6 @@ from crumpets_like.broker.addresses import (
     make_addresses,
     private_directory,
     remove_directory,
-    remove_files,
-    remove_ipc_handles,
     sweep,
 )
 
@@ -203,6 +202,14 @@ class TestPathLength:
         with pytest.raises(ValueError, match="shorter uid or pipeline"):
             make_addresses(UID, "p", [("k" * (limit + 1), 1)])  # the folder of a uid stays
 
+    def test_the_folder_of_a_uid_stays(self, temporary, bases, monkeypatch):
+        folder = self.folder_of(temporary, 60)
+        self.use(monkeypatch, folder, bases[1])
+        assert Path(private_directory(UID)).parent == folder
+        with pytest.raises(ValueError, match="shorter uid or pipeline"):
+            make_addresses(UID, "p", [("k" * 30, 1)])  # would fit into the second choice
+        assert not list(bases[1].iterdir())
+
     def test_not_writable_falls_back(self, bases, monkeypatch):
         make = tempfile.mkdtemp
 
@@ -283,6 +290,37 @@ class TestPrivateDirectory:
         sweep()  # now it is locked again
         assert Path(directory).is_dir()
         assert len(list(base.iterdir())) == 1
+
+    def test_a_folder_without_its_lock(self, base):
+        """A removal that was interrupted leaves one."""
+        (base / f"crumpets-{UID}").mkdir(mode=0o700)
+        bind(base / f"crumpets-{UID}" / "p-a-0")
+        directory = Path(private_directory(UID))
+        assert directory.parent == base
+        assert (directory / ".lock").exists()
+        remove_directory(UID)
+        assert not list(base.iterdir())
+
+    def test_a_lock_that_vanishes_while_it_is_taken(self, base, start, monkeypatch):
+        kill(start(f"addresses.private_directory({UID!r})"))
+        directory, flock, swept = base / f"crumpets-{UID}", fcntl.flock, []
+
+        def sweep_first(descriptor, operation):
+            monkeypatch.setattr(fcntl, "flock", flock)
+            if not swept and os.path.sameopenfile(descriptor, lock):
+                swept.append(sweep())
+            else:
+                monkeypatch.setattr(fcntl, "flock", sweep_first)
+            flock(descriptor, operation)
+
+        lock = os.open(directory / ".lock", os.O_RDWR)
+        monkeypatch.setattr(fcntl, "flock", sweep_first)
+        assert Path(private_directory(UID)) == directory
+        os.close(lock)
+        assert swept
+        assert (directory / ".lock").exists()
+        sweep()
+        assert directory.exists()
 
     def test_shared_with_the_process_that_owns_it(self, start, base):
         process = start(f"addresses.private_directory({UID!r})")
@@ -393,6 +431,21 @@ class TestSweep:
         sweep()
         assert not list(base.iterdir())
 
+    def test_a_folder_that_is_replaced_while_it_is_swept(self, base, start, monkeypatch):
+        """Another process sweeps it, and a third one makes it anew, before we hold the lock."""
+        kill(start(f"addresses.private_directory({UID!r})"))
+        flock = fcntl.flock
+
+        def replace_first(descriptor, operation):
+            monkeypatch.setattr(fcntl, "flock", flock)
+            sweep()
+            private_directory(UID)
+            flock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", replace_first)
+        sweep()
+        assert (base / f"crumpets-{UID}" / ".lock").exists()
+
     def test_links_are_not_followed(self, base, temporary):
         target = temporary / "elsewhere"
         target.mkdir(mode=0o700)
@@ -442,43 +495,3 @@ class TestSweep:
         for sweeper in sweepers:
             sweeper.join(timeout=10)
         assert not list(base.iterdir())
-
-
-class TestRemoveFiles:
-    def test_files_go_and_missing_ones_are_no_error(self, base):
-        (base / "a").touch()
-        bind(base / "b")
-        remove_files([base / "a", str(base / "b"), base / "missing", base / "a"])
-        assert not list(base.iterdir())
-
-    def test_other_errors_come_through(self, base):
-        with pytest.raises(OSError, match=str(base)):
-            remove_files([base])
-
-    def test_a_string_is_no_list_of_paths(self):
-        with pytest.raises(TypeError, match="files must be an iterable of paths"):
-            remove_files("/tmp/x")
-
-
-class TestRemoveIpcHandles:
-    def test_only_files_of_ipc(self, base):
-        (base / "a").touch()
-        (base / "b").touch()
-        (base / "c").touch()
-        remove_ipc_handles(
-            [f"ipc://{base}/a", f"tcp://{base}/b", "tcp://127.0.0.1:5555", "inproc://x"]
-        )
-        assert sorted(path.name for path in base.iterdir()) == ["b", "c"]
-        remove_ipc_handles([f"ipc://{base}/a", str(base / "c")])
-        assert [path.name for path in base.iterdir()] == ["b"]
-
-    def test_made_addresses(self, base):
-        group = make_addresses(UID, "p", [("a", 2)])[0]
-        bind(path_of(group[0]))
-        remove_ipc_handles(group)
-        assert not path_of(group[0]).exists()
-        assert path_of(group[0]).parent.is_dir()
-
-    def test_a_string_is_no_list_of_addresses(self):
-        with pytest.raises(TypeError, match="handles must be an iterable of addresses"):
-            remove_ipc_handles("ipc:///tmp/x")
