@@ -65,9 +65,10 @@ class Limit:
         codes = [process.exitcode for process in processes if process.exitcode]
         if codes:
             raise RuntimeError(f"{len(codes)} of the bare processes failed, exit codes {codes}")
-        # By the order of finishing: a batch of the first epoch may end after some of the second.
-        done = np.sort(self.done_at[: 2 * self.epoch])
-        seconds = float(done[-1] - done[self.epoch - 1])
+        # By the order of finishing, whatever the numbers: exactly one epoch of mini-batches ends
+        # between the two moments, and at both every process is busy.
+        done = np.sort(self.done_at)
+        seconds = float(done[2 * self.epoch - 1] - done[self.epoch - 1])
         return {
             "samples_per_second": self.epoch * self.case.batch_size / seconds,
             "ms_per_batch": 1e3 * seconds / self.epoch,

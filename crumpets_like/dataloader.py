@@ -202,6 +202,11 @@ class TurboDataLoader:
                 f"max_buffers must be at least shared_memory, got {max_buffers} and "
                 f"{shared_memory}."
             )
+        if max_buffers is not None and max_buffers < num_mini_batches:
+            raise ValueError(
+                f"max_buffers must be at least num_mini_batches, got {max_buffers} and "
+                f"{num_mini_batches}: each mini-batch of an iteration has a buffer."
+            )
         self._clock = _Clock()
 
     # -- life ----------------------------------------------------------------------------
@@ -264,6 +269,9 @@ class TurboDataLoader:
                 "The loader is not started: iterate it inside `with loader:`, or between start() "
                 "and stop()."
             )
+        entered = time.perf_counter()
+        if self._clock.asked is None:
+            self._clock.asked = entered
         if self._iterator is not None:
             self._iterator.close()
             self._iterator.join()
@@ -274,6 +282,7 @@ class TurboDataLoader:
         else:
             plan = self._planner.open()
             this = self._engine.open(plan)
+        self._clock.waited += time.perf_counter() - entered  # a sampler may take its time
         self._iterator = _EpochIterator(self, self._engine, plan, this)
         return self._iterator
 
@@ -383,9 +392,10 @@ class TurboDataLoader:
             raise LoaderClosed("statistics() needs a started loader.")
         clock = self._clock
         facts = self._engine.facts()
-        running = max(time.perf_counter() - clock.started, 1e-9)
-        busy = tuple(min(1.0, seconds / running) for seconds in facts.busy_seconds)
         iterating = max(clock.waited + clock.worked, 1e-9)
+        waited = clock.waited_since(facts.up_since)
+        running = max(waited + clock.worked, 1e-9)
+        busy = tuple(min(1.0, seconds / running) for seconds in facts.busy_seconds)
         return Statistics(
             samples=clock.samples,
             samples_per_second=clock.samples / iterating,
@@ -397,7 +407,7 @@ class TurboDataLoader:
             buffers_ready=facts.ready,
             buffers_held=facts.held,
             chunk_samples=facts.chunk_samples,
-            bottleneck=find_bottleneck(clock.waited, clock.worked, busy, starved=facts.starved),
+            bottleneck=find_bottleneck(waited, clock.worked, facts),
         )
 
 
@@ -405,10 +415,16 @@ class _Clock:
     """Where the caller's time goes."""
 
     def __init__(self) -> None:
-        self.started = time.perf_counter()
+        self.asked: float | None = None  # when the first batch was asked for
         self.samples = 0
         self.waited = 0.0
         self.worked = 0.0
+
+    def waited_since(self, up: float | None) -> float:
+        """Seconds that the caller waited, but for the start of the workers, `up` at its end."""
+        if up is None or self.asked is None:
+            return 0.0
+        return max(0.0, self.waited - max(0.0, up - self.asked))
 
 
 class _EpochIterator:
@@ -435,6 +451,7 @@ class _EpochIterator:
         loader, clock = self._loader, self._loader._clock
         entered = time.perf_counter()
         clock.worked += entered - self._left
+        delivered = self._pass.delivered
         try:
             batch = self._engine.next_batch(self._pass)
         except BaseException as error:
@@ -452,12 +469,8 @@ class _EpochIterator:
             loader._open_ahead(self._pass)
         iteration = loader._iterations
         loader._iterations += 1
-        clock.samples += self._samples_of(batch)
+        clock.samples += self._pass.delivered - delivered
         return iteration, batch
-
-    @staticmethod
-    def _samples_of(batch: list[dict[str, Any]]) -> int:
-        return sum(len(next(iter(mini_batch.values()), ())) for mini_batch in batch)
 
     def close(self, why: str | None = None) -> None:
         """End the epoch early."""

@@ -222,7 +222,7 @@ class Planner:
     def _leftovers(self) -> int:
         """Return how many items are left over for the next epoch, if that is a rollover's."""
         abandoned = self._plan is not None and not self.indexable and not self._plan.over
-        return 0 if self._forced or abandoned else self._left
+        return 0 if abandoned else self._left
 
     def _open_order(self, length: int, total: int, *, chained: bool, fresh: bool) -> OrderPlan:
         if self._offset and (fresh or self._offset >= length):

@@ -112,7 +112,7 @@ def is_indexable(iterable: Any) -> bool:
     return hasattr(type(iterable), "__len__") and hasattr(type(iterable), "__getitem__")
 
 
-def check_count(argument: str, value: Any) -> int:
+def check_count(argument: str, value: Any, least: int = 1) -> int:
     """Return `value` as an int.
 
     Raises
@@ -120,7 +120,7 @@ def check_count(argument: str, value: Any) -> int:
     TypeError
         If it is no integer.
     ValueError
-        If it is less than 1.
+        If it is less than `least`.
     """
     try:
         if isinstance(value, bool):
@@ -129,8 +129,8 @@ def check_count(argument: str, value: Any) -> int:
     except TypeError:
         message = f"{argument} must be an integer, got {value!r} ({type(value).__name__})"
         raise TypeError(message) from None
-    if count < 1:
-        raise ValueError(f"{argument} must be at least 1, got {count}")
+    if count < least:
+        raise ValueError(f"{argument} must be at least {least}, got {count}")
     return count
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from .broker.engine import EngineFacts
 
 __all__ = ["Bottleneck", "Statistics", "find_bottleneck"]
 
 Bottleneck = Literal["caller", "workers", "producer", "buffers"]
 
 _SMALL_WAIT = 0.1  # a caller that waits less than this share of the time is itself the bottleneck
-_BUSY = 0.7  # workers that are busy more than this share of the time are the bottleneck
+_BUSY = 0.7  # who is busy more than this share of the time is the bottleneck
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,12 @@ class Statistics:
     samples_per_second : float
         Samples received per second of iterating.
     seconds_waited : float
-        Seconds that the caller waited for batches.
+        Seconds that the caller waited for batches, the start of the workers included.
     seconds_worked : float
         Seconds that the caller worked between batches.
     worker_busy : tuple of float
-        Share of the time, 0 to 1, that each worker spent on samples.
+        Share of the time, 0 to 1, that each worker spent on samples, while the caller waited or
+        worked and all workers were up.
     buffers_free : int
         Buffers that nobody uses.
     buffers_filling : int
@@ -58,22 +62,23 @@ class Statistics:
     bottleneck: Bottleneck
 
 
-def find_bottleneck(
-    waited: float, worked: float, worker_busy: tuple[float, ...], *, starved: bool
-) -> Bottleneck:
+def find_bottleneck(waited: float, worked: float, facts: EngineFacts) -> Bottleneck:
     """Tell what limits a loader.
 
     Parameters
     ----------
     waited, worked : float
-        Seconds of the caller.
-    worker_busy : tuple of float
-        Share of the time that each worker was busy.
-    starved : bool
-        Whether buffers wait for the reading of samples.
+        Seconds of the caller since the workers were up.
+    facts : EngineFacts
+        What its engine did meanwhile.
     """
-    if waited <= _SMALL_WAIT * (waited + worked):
+    running = waited + worked
+    if waited <= _SMALL_WAIT * running:
         return "caller"
-    if worker_busy and sum(worker_busy) / len(worker_busy) >= _BUSY:
-        return "workers"
-    return "producer" if starved else "buffers"
+    # Of the time in which it could happen: what happens in the caller's thread makes it wait.
+    reading = facts.seconds_reading / (running if facts.reads_ahead else waited)
+    working = sum(facts.busy_seconds) / len(facts.busy_seconds)
+    working /= running if facts.works_ahead else waited
+    if max(reading, working) < _BUSY and facts.works_ahead:
+        return "buffers"
+    return "producer" if reading > working else "workers"

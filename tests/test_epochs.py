@@ -149,6 +149,15 @@ class TestChain:
         ]
         assert epochs(plans, 2) == expected
 
+    @pytest.mark.parametrize("source", SIZED.values(), ids=SIZED)
+    def test_iterations_hold_for_a_rollover_too(self, source):
+        plans = source(10, batch_size=4, last_batch="rollover")
+        plans.set_epoch_iterations(2)  # as many as the first pass has, but not the second
+        assert epochs(plans, 2) == [
+            [[0, 1, 2, 3], [4, 5, 6, 7]],
+            [[8, 9, 0, 1], [2, 3, 4, 5]],
+        ]
+
     def test_shuffled_passes(self):
         plans = planner(range(10), 4, shuffle=True, seed=3, length=6)
         got = [i for epoch in epochs(plans, 5) for batch in epoch for i in batch]
@@ -268,7 +277,8 @@ class TestEarlyEnd:
 
     def test_a_sampler_without_length_starts_without_leftovers(self):
         plans = SOURCES["sampler without length"](10, batch_size=4, last_batch="rollover")
-        rows(plans.open())
+        next(plans.open())
+        assert rows(plans.open()) == [[0, 1, 2, 3], [4, 5, 6, 7]]
         next(plans.open())
         assert rows(plans.open()) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
@@ -289,6 +299,14 @@ class TestEarlyEnd:
         next(plans.open())
         assert plans.iterations() == (2 if sized else None)
         assert rows(plans.open()) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+    @pytest.mark.parametrize("source", SIZED.values(), ids=SIZED)
+    def test_planned_leftovers(self, source):
+        plans = source(10, batch_size=4, last_batch="rollover")
+        next(plans.open())
+        samples = not plans.indexable  # those are not read in vain, so nothing is left over
+        assert plans.iterations() == (2 if samples else 3)
+        assert rows(plans.open())[0] == ([0, 1, 2, 3] if samples else [8, 9, 0, 1])
 
     def test_a_chain_ends_the_plan_before(self):
         plans = planner(range(10), 2, sampler=Sized(range(10)), length=6)

@@ -134,6 +134,15 @@ class TestOwnIterators:
         with pytest.raises(RuntimeError, match="a new pass over sampler"):
             next(plans.open())
 
+    def test_a_sampler_is_not_read_past_its_length(self):
+        class SizedIterator(OwnIterator):
+            def __len__(self):
+                return 4
+
+        sampler = SizedIterator(8)
+        plans = planner(range(8), 4, sampler=sampler)
+        assert epochs(plans, 2) == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
+
     def test_with_a_length(self):
         class Sized(OwnIterator):
             def __len__(self):

@@ -1,4 +1,6 @@
-"""The README's examples run as they stand."""
+"""The README's examples run as they stand, and what the pages name is there."""
+
+from __future__ import annotations
 
 import re
 from pathlib import Path
@@ -7,17 +9,45 @@ import pytest
 
 from tests.support.scenario import run_scenario
 
-README = Path(__file__).parent.parent / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.S | re.M)
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"]
 
 
-def test_readme_has_examples() -> None:
-    assert len(BLOCKS) >= 2
-
-
-@pytest.mark.parametrize("code", BLOCKS)
-def test_example_runs(code: str) -> None:
-    result = run_scenario(code, timeout=60)
-    assert result.returncode == 0, result.stderr
+def run(code: str) -> None:
+    result = run_scenario(code, options=["-W", "error"]).check()
     assert result.stderr == ""
-    assert not result.leftovers
+
+
+def test_quick_start() -> None:
+    assert len([line for line in BLOCKS[0].splitlines() if line]) <= 20
+    run(BLOCKS[0])
+
+
+def test_the_other_examples_go_on_from_it() -> None:
+    assert len(BLOCKS) > 5
+    run("\n".join(f"# example {number}\n{code}" for number, code in enumerate(BLOCKS)))
+
+
+def test_commands() -> None:
+    for command in (
+        "pip install -c constraints.txt -e '.[all]' && crumpets-like demo",
+        "pip install tox && tox",
+    ):
+        assert f"```sh\n{command}\n```" in README
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_files_that_the_architecture_names() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`([\w/]+\.py)`", text))
+    assert len(names) > 10
+    for name in names:
+        assert (ROOT / "crumpets_like" / name).is_file(), name

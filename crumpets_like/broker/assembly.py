@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import LoaderError, WorkerError, WorkerTraceback
-from .encoding import decode, join, load_object
+from .encoding import decode, different_keys, join, load_object
 from .protocol import Segment, Status
 from .ring import NO_SLOT, BufferRing
 
@@ -47,6 +47,7 @@ def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any]:
         columns.append(decode(raw.frames[first : first + segment.frames], base))
         first += segment.frames
     if layout is None:
+        _check_keys(columns, raw.segments)
         joined = join(columns)
         if ring is not None:
             size = sum(value.nbytes for value in joined.values() if isinstance(value, np.ndarray))
@@ -54,6 +55,14 @@ def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any]:
         return joined
     fields = layout.views(base, raw.rows) if base is not None else {}
     return fields | _join_lists(columns, raw.segments)
+
+
+def _check_keys(columns: list[dict[str, Any]], segments: list[Segment]) -> None:
+    """Raise ValueError if free-form columns do not have the same keys."""
+    for column, segment in zip(columns, segments, strict=True):
+        if column.keys() != columns[0].keys():
+            text = different_keys(column, f"sample {segment.start}", columns[0], "sample 0")
+            raise ValueError(text)
 
 
 def _join_lists(columns: list[dict[str, Any]], segments: list[Segment]) -> dict[str, Any]:
@@ -64,10 +73,11 @@ def _join_lists(columns: list[dict[str, Any]], segments: list[Segment]) -> dict[
     for key in dict.fromkeys(key for column in columns for key in column):
         for column, segment in zip(columns, segments, strict=True):
             if key not in column:
+                index = segment.first_index
+                name = f"with index {index}" if index >= 0 else f"{segment.start} of a mini-batch"
                 raise ValueError(
-                    f"batch[{key!r}] has no value for the sample with index "
-                    f"{segment.first_index}: prepare must append exactly one value per sample to "
-                    "each list."
+                    f"batch[{key!r}] has no value for the sample {name}: prepare must append "
+                    "exactly one value per sample to each list."
                 )
         pieces = [column[key] for column in columns]
         if isinstance(pieces[0], np.ndarray):

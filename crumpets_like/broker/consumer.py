@@ -6,17 +6,21 @@ import logging
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import zmq
 
 from ..errors import LoaderClosed, LoaderTimeout
+from ..sources import check_count
 from .assembly import RawBatch, assemble, rebuild_exception
-from .processes import Wakeup
-from .protocol import MOST_BYTES, Failure, Item, Results, Segment, Status, WorkersUp, unpack
+from .processes import THREAD_NAME, Wakeup
+from .protocol import Failure, Item, Results, Status, WorkersUp, unpack
 from .ring import BufferRing
+from .sockets import open_socket
 
 __all__ = ["END", "Consumer", "Stream"]
 
@@ -119,43 +123,40 @@ class Consumer:
         Most milliseconds of one wait of the receiving thread.
     bind : bool
         Bind the addresses; False: connect to them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an address is no address, or `recv_timeout` no positive integer.
+    OSError
+        If an address cannot be bound.
     """
 
     def __init__(
         self, result_address: str, control_address: str, recv_timeout: int = 1000, bind: bool = True
     ) -> None:
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._wakeup = Wakeup()
-        self._recv_timeout = recv_timeout
+        self._stopping = True  # nothing to stop yet
+        self._recv_timeout = check_count("recv_timeout", recv_timeout)
         self._thread: threading.Thread | None = None
-        self._stopping = False
         self._owner = os.getpid()
         self._failure: BaseException | None = None
         self._ring: BufferRing | None = None
         self._default = Stream()
         self._streams: dict[int, Stream] = {0: self._default}
         self._watched: dict[int, Callable[[], BaseException]] = {}
-        self.workers_up = False
+        self.up_since: float | None = None  # when all workers were ready, by time.perf_counter
         self.seconds_per_sample = 0.0
         self.chunk_samples = 0
+        self._context: zmq.Context[Any] = zmq.Context()
         try:
-            self._results = self._socket(result_address, bind)
-            self._control = self._socket(control_address, bind)
+            open_pull = partial(open_socket, self._context, zmq.PULL, bind=bind)
+            self._results = open_pull("result_address", result_address)
+            self._control = open_pull("control_address", control_address)
+            self._wakeup = Wakeup()
         except BaseException:
             self._context.destroy(linger=0)
-            self._wakeup.close()
             raise
-
-    def _socket(self, address: str, bind: bool) -> zmq.Socket[bytes]:
-        made: zmq.Socket[bytes] = self._context.socket(zmq.PULL)
-        made.linger = 0
-        made.rcvhwm = 0  # the window of the producer bounds what is under way
-        made.maxmsgsize = MOST_BYTES
-        if bind:
-            made.bind(address)
-        else:
-            made.connect(address)
-        return made
+        self._stopping = False
 
     @property
     def context(self) -> zmq.Context[Any]:
@@ -197,7 +198,10 @@ class Consumer:
         """Start the receiving thread."""
         if self._thread is None:
             self._thread = threading.Thread(
-                target=_receive, args=(weakref.ref(self),), name="crumpets-consumer", daemon=True
+                target=_receive,
+                args=(weakref.ref(self),),
+                name=f"{THREAD_NAME}consumer",
+                daemon=True,
             )
             self._thread.start()
 
@@ -207,7 +211,8 @@ class Consumer:
             return
         self._stopping = True
         self._wakeup.set()
-        if self._thread is not None:
+        # It is the receiving thread itself that may drop an abandoned consumer last.
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._results.close()
         self._control.close()
@@ -227,7 +232,7 @@ class Consumer:
             except zmq.Again:
                 return
             try:
-                message = unpack(head)
+                message = unpack(head, frames)
                 if not isinstance(message, Results):
                     raise ValueError(f"a {type(message).__name__} on the stream of results")
             except ValueError as error:
@@ -236,19 +241,16 @@ class Consumer:
             self.seconds_per_sample = message.seconds_per_sample
             self.chunk_samples = message.chunk_samples
             first = 0
-            for item in map(Item._make, message.items):
-                segments = [Segment._make(segment) for segment in item.segments]
-                count = sum(segment.frames for segment in segments)
-                if item.status == Status.FAILED:
-                    count = 1
-                mine = frames[first : first + count]
-                first += count
-                self._deliver(item, segments, mine)
+            for item in message.items:
+                stop = first + item.frames
+                self._deliver(item, frames[first:stop])
+                first = stop
 
-    def _deliver(self, item: Item, segments: list[Segment], frames: list[bytes]) -> None:
+    def _deliver(self, item: Item, frames: list[bytes]) -> None:
         stream = self._streams.get(item.pass_id)
         if stream is not None and item.status != Status.CANCELLED:
-            stream.add(item.number, RawBatch(item.slot, item.rows, item.status, segments, frames))
+            raw = RawBatch(item.slot, item.rows, item.status, item.segments, frames)
+            stream.add(item.number, raw)
             if item.pass_id not in self._streams:  # closed in this very moment
                 self._give_back(stream)
         elif self._ring is not None:
@@ -261,7 +263,7 @@ class Consumer:
             except zmq.Again:
                 return
             try:
-                message = unpack(head)
+                message = unpack(head, frames)
             except ValueError as error:
                 logger.warning("dropped a message: %s", error)
                 continue
@@ -269,10 +271,12 @@ class Consumer:
                 self.set_workers_up()
             elif isinstance(message, Failure):
                 self.fail(rebuild_exception(frames[0]))
+            else:
+                logger.warning("dropped a %s on the control stream", type(message).__name__)
 
     def set_workers_up(self) -> None:
         """All workers are ready: from now on waiting counts."""
-        self.workers_up = True
+        self.up_since = time.perf_counter()
         for stream in list(self._streams.values()):
             stream.put(_NUDGE)
 
@@ -318,11 +322,13 @@ class Consumer:
         stream = stream or self._default
         while True:
             try:
-                item = stream.get(timeout if self.workers_up else None)
+                item = stream.get(timeout if self.up_since is not None else None)
             except queue.Empty:
                 raise LoaderTimeout(timeout or 0.0) from None
             if item is _NUDGE:
                 continue
+            if self._stopping:  # what is still there belongs to a ring that is gone
+                item = _CLOSED
             if item is _CLOSED or isinstance(item, BaseException) or item is END:
                 stream.put(item)  # whoever asks again gets the same answer
             if item is _CLOSED:
@@ -363,6 +369,8 @@ def _receive(reference: weakref.ref[Consumer]) -> None:
     recv_timeout = consumer._recv_timeout
     while True:
         del consumer  # so that an abandoned one can be collected during the wait
+        if results.closed:  # it was, by this very line
+            return
         ready = dict(poller.poll(recv_timeout))
         consumer = reference()
         if consumer is None or consumer._stopping:

@@ -3,13 +3,14 @@
 Plain Python values are msgpack, small numpy values msgpack-numpy inside an extension,
 larger arrays lie in the slot of their mini-batch (or in a frame of their own) and only
 their place is sent. Everything else is a pickle extension of protocol 5, whose buffers
-lie in the slot as well. Types are kept: a tuple comes back as a tuple.
+lie in the slot as well. Types are kept: a tuple comes back as a tuple (but a bytearray as bytes).
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgpack
@@ -19,13 +20,25 @@ from numpy.typing import NDArray
 
 from .buffers import ALIGNMENT, align
 
-__all__ = ["Arena", "decode", "dump_object", "encode", "join", "load_object", "stack_or_list"]
+__all__ = [
+    "Arena",
+    "collate",
+    "decode",
+    "different_keys",
+    "dump_object",
+    "encode",
+    "join",
+    "load_object",
+    "stack_or_list",
+    "stack_part",
+]
 
 Frame: TypeAlias = bytes | memoryview | NDArray[Any]
 
 _NUMPY, _PICKLE, _ARRAY_IN_SLOT, _ARRAY_IN_FRAME = 1, 2, 3, 4
 _SMALL = 1 << 12  # bytes: below, one message is cheaper than a place in a slot
 _RAW_KINDS = "biufcmMSU"
+_PLAIN_ARRAYS = (np.ndarray, np.memmap)  # other subclasses know more: masks, units
 
 
 class Arena:
@@ -74,8 +87,8 @@ class _Encoder:
             return msgpack.packb(self._pickle(obj))
 
     def _extension(self, obj: Any) -> msgpack.ExtType:
-        if type(obj) is np.ndarray and obj.dtype.names is None and obj.dtype.kind in _RAW_KINDS:
-            if obj.nbytes < _SMALL:
+        if type(obj) in _PLAIN_ARRAYS and _is_raw(obj):
+            if obj.nbytes < _SMALL and obj.dtype.kind not in "mM":  # which msgpack-numpy cannot
                 return msgpack.ExtType(
                     _NUMPY, msgpack_numpy.packb(np.ascontiguousarray(obj).reshape(obj.shape))
                 )
@@ -123,7 +136,8 @@ def encode(columns: dict[str, Any], arena: Arena | None) -> list[Frame]:
         return []
     encoder = _Encoder(arena)
     packed = {}
-    for key, value in columns.items():
+    for name, value in columns.items():
+        key = encoder.pack(name)
         if (
             type(value) is np.ndarray
             and value.dtype.kind in _RAW_KINDS
@@ -160,54 +174,93 @@ def decode(frames: Sequence[Any], base: NDArray[np.uint8] | None) -> dict[str, A
     def unpack(data: bytes) -> Any:
         return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False)
 
-    return {
-        key: unpack(data) for key, data in msgpack.unpackb(frames[0], strict_map_key=False).items()
-    }
+    return {unpack(key): unpack(data) for key, data in msgpack.unpackb(frames[0]).items()}
+
+
+def collate(
+    results: Sequence[dict[str, Any]], stack: Callable[[list[Any]], Any], first: int = 0
+) -> dict[str, Any]:
+    """Join dicts key by key; `first` is the number of the first one in its mini-batch.
+
+    Raises
+    ------
+    ValueError
+        If they do not have the same keys.
+    """
+    keys = results[0].keys()
+    for number, result in enumerate(results, first):
+        if result.keys() != keys:
+            raise ValueError(different_keys(result, f"sample {number}", keys, f"sample {first}"))
+    return {key: stack([result[key] for result in results]) for key in keys}
+
+
+def different_keys(keys: Iterable[Any], name: str, others: Iterable[Any], other: str) -> str:
+    """Text of the error for samples whose dicts do not have the same keys."""
+    return (
+        f"process() returned the keys {sorted(map(str, keys))} for {name} of the mini-batch, but "
+        f"{sorted(map(str, others))} for {other}: every sample needs the same keys."
+    )
 
 
 def stack_or_list(values: list[Any]) -> Any:
     """Stack equal-shaped arrays, Python numbers and bools; anything else stays a list."""
     first = values[0]
     if isinstance(first, np.ndarray | np.generic):
-        if first.dtype.kind not in _RAW_KINDS or first.dtype.names is not None:
-            return values
-        shape = first.shape
-        for value in values:
-            if not isinstance(value, np.ndarray | np.generic) or value.shape != shape:
-                return values
-            if value.dtype.kind not in _RAW_KINDS or value.dtype.names is not None:
-                return values
-        try:
-            return np.stack(values)
-        except TypeError:  # dtypes without a common one: dates and numbers
-            return values
-    if type(first) in (bool, int, float, complex) and all(
-        type(value) in (bool, int, float, complex) for value in values
-    ):
+        if all(_is_raw(value) and value.shape == first.shape for value in values):
+            with contextlib.suppress(TypeError):  # dtypes without a common one: dates and numbers
+                return np.stack(values)
+        return values
+    if all(type(value) in (bool, int, float, complex) for value in values):
         array = np.array(values)
+        if array.dtype.kind == "f" and float not in map(type, values):
+            return values  # integers for which int64 and uint64 are too small would lose digits
         return array if array.dtype.kind in "biufc" else values  # integers beyond 64 bits
     return values
 
 
+def stack_part(values: list[Any]) -> Any:
+    """Stack the values of a part of a mini-batch only where that loses nothing.
+
+    What the values of the whole mini-batch become is seen when all parts are together: by
+    :func:`join`, which has to know each of them for that.
+    """
+    first = values[0]
+    if (
+        _is_raw(first)
+        and (first.ndim or isinstance(first, np.generic))
+        and first.dtype.isnative
+        and all(
+            type(value) is type(first) and (value.dtype, value.shape) == (first.dtype, first.shape)
+            for value in values
+        )
+    ):
+        return np.stack(values)
+    return values
+
+
+def _is_raw(value: Any) -> bool:
+    """Whether a value is an array (or numpy scalar) that is nothing but its bytes and dtype."""
+    return (
+        (type(value) in _PLAIN_ARRAYS or isinstance(value, np.generic))
+        and value.dtype.kind in _RAW_KINDS
+        and value.dtype.names is None
+    )
+
+
 def join(columns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join the free-form columns of a mini-batch's chunks, as if there had been one chunk."""
+    """Join the free-form columns of a mini-batch's parts, as if there had been one part.
+
+    The parts are collated by :func:`stack_part`, and have the same keys.
+    """
     if len(columns) == 1:
         return columns[0]
-    keys = dict.fromkeys(key for column in columns for key in column)
     joined: dict[str, Any] = {}
-    for key in keys:
-        pieces = [column[key] for column in columns if key in column]
+    for key in columns[0]:
+        pieces = [column[key] for column in columns]
         arrays = [piece for piece in pieces if isinstance(piece, np.ndarray)]
         if len(arrays) == len(pieces) and len({array.shape[1:] for array in arrays}) == 1:
-            joined[key] = np.concatenate(arrays)
-            continue
-        values: list[Any] = []
-        for piece in pieces:
-            if not isinstance(piece, np.ndarray):
-                values.extend(piece)
-            elif piece.ndim == 1:  # it was made of numbers
-                values.extend(piece.tolist())
-            else:
-                values.extend(piece)
-        joined[key] = stack_or_list(values)
+            with contextlib.suppress(TypeError):  # dtypes without a common one
+                joined[key] = np.concatenate(arrays)
+                continue
+        joined[key] = stack_or_list([value for piece in pieces for value in piece])
     return joined

@@ -19,7 +19,7 @@ from .buffers import SlotLayout
 from .consumer import END, Consumer
 from .launch import SupervisorHandle
 from .payload import Payload, load_payload
-from .processes import Wakeup
+from .processes import THREAD_NAME, Wakeup
 from .producer import Pass, Producer
 from .ring import BufferRing
 from .runner import Runner, overrides
@@ -123,7 +123,10 @@ class EngineFacts(NamedTuple):
     held: int
     busy_seconds: tuple[float, ...]  # of each worker
     chunk_samples: int
-    starved: bool  # slots wait for samples that the iterable has not given yet
+    up_since: float | None  # when all workers were up, by time.perf_counter; None: not yet
+    seconds_reading: float  # that the sampler or iterable took
+    reads_ahead: bool  # in a thread of its own, not in the caller's
+    works_ahead: bool  # workers, not the caller's thread
 
 
 def ring_for(options: EngineOptions) -> BufferRing:
@@ -153,10 +156,10 @@ class Engine:
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
-        self._passes: dict[int, Pass] = {}
         self._stopped = False
         self._start()
-        self._finalizer = weakref.finalize(self, _stop, self._parts, os.getpid())
+        self._passes = self._parts.passes
+        self._finalizer = weakref.finalize(self, _stop_anywhere, self._parts, os.getpid())
 
     def _start(self) -> None:
         options = self._options
@@ -198,6 +201,7 @@ class Engine:
                 payload_size=payload.size,
                 trainer=os.getpid(),
                 modules=payload.modules,
+                folders=payload.folders,
             )
             supervisor.configure(settings, ring.descriptor, payload.descriptor)
             parts.producer = Producer(
@@ -232,7 +236,7 @@ class Engine:
             thread = threading.Thread(
                 target=serve,
                 args=(runner, parts.consumer.context, settings, worker_id, [parts.wakeup.fileno()]),
-                name=f"crumpets-w{worker_id}",
+                name=f"{THREAD_NAME}w{worker_id}",
                 daemon=True,
             )
             thread.start()
@@ -298,8 +302,10 @@ class Engine:
                 return None
             producer.retrieved(this)
             this.partial.append(mini_batch)
-            if len(this.partial) == this.counts[0]:
+            mini_batches, samples = this.counts[0]
+            if len(this.partial) == mini_batches:
                 this.counts.popleft()
+                this.delivered += samples
                 batch, this.partial = this.partial, []
                 return batch
 
@@ -338,7 +344,10 @@ class Engine:
                 ring.status.busy_seconds(worker_id) for worker_id in range(self._options.nworkers)
             ),
             chunk_samples=consumer.chunk_samples,
-            starved=any(this.thread is not None for this in live) and producer.waiting == 0,
+            up_since=consumer.up_since,
+            seconds_reading=producer.seconds_reading,
+            reads_ahead=self._options.dataset is None,
+            works_ahead=True,
         )
 
     def _check_open(self) -> None:
@@ -365,6 +374,7 @@ class _Parts:
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
+        self.passes: dict[int, Pass] = {}
         self.threads: list[threading.Thread] = []
         self.wakeup: Wakeup | None = None
 
@@ -380,12 +390,26 @@ def _why_ended(supervisor: SupervisorHandle) -> BaseException:
     )
 
 
+def _stop_anywhere(parts: _Parts, owner: int) -> None:
+    """End all parts of an engine that is stopped, or that nobody can reach any more.
+
+    The garbage collector may find that out in one of the engine's own threads, which can neither
+    wait for itself nor for a lock that it holds: then another thread does it.
+    """
+    if threading.current_thread().name.startswith(THREAD_NAME):
+        threading.Thread(target=_stop, args=(parts, owner)).start()
+    else:
+        _stop(parts, owner)
+
+
 def _stop(parts: _Parts, owner: int) -> None:
     """End all parts that were started, in the order in which they depend on each other."""
     if os.getpid() != owner:  # a forked child of the user: nothing here is its own
         return
     deadline = time.monotonic() + _STOP_SECONDS
     if hasattr(parts, "producer"):
+        for this in parts.passes.values():
+            parts.producer.cancel(this)
         parts.producer.stop()
     if parts.wakeup is not None:
         parts.wakeup.set()

@@ -61,12 +61,16 @@ class SupervisorHandle:
 
     def __init__(self, start_method: str) -> None:
         self._channel, theirs = socket.socketpair()
-        if start_method == "fork":
-            self.pid = self._fork(theirs)
-        else:
-            self.pid = self._start_interpreter(theirs)
-        theirs.close()
-        self.death = death_descriptor(self.pid)
+        try:
+            with theirs:
+                if start_method == "fork":
+                    self.pid = self._fork(theirs)
+                else:
+                    self.pid = self._start_interpreter(theirs)
+            self.death = death_descriptor(self.pid)
+        except BaseException:
+            self._channel.close()
+            raise
         self.exit_code: int | None = None
         self._lock = threading.Lock()
 
@@ -107,6 +111,8 @@ class SupervisorHandle:
 
     def stop(self, timeout: float) -> None:
         """End it and everything it started, after `timeout` seconds by force."""
+        with contextlib.suppress(OSError):  # it may have ended
+            self._channel.shutdown(socket.SHUT_RDWR)  # children that the user forked have it, too
         self._channel.close()
         if not wait_readable([self.death], timeout):
             with contextlib.suppress(ProcessLookupError):

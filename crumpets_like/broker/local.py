@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import weakref
 from typing import Any
 
@@ -34,6 +35,7 @@ class LocalPass:
         self.rest: list[Any] = []  # mini-batches of the batch that is being made
         self.partial: list[Any] = []  # those that are made
         self.position = 0
+        self.delivered = 0
         self.exhausted = False  # never true: nothing is requested ahead
 
     def join(self, timeout: float | None) -> bool:
@@ -75,6 +77,8 @@ class LocalEngine:
         except BaseException:
             self.ring.close()
             raise
+        self._up_since = time.perf_counter()
+        self._seconds_reading = 0.0
         self._finalizer = weakref.finalize(self, _stop, self._runner, self.ring, os.getpid())
 
     def open(self, plan: EpochPlan, after: LocalPass | None = None) -> LocalPass:
@@ -98,7 +102,11 @@ class LocalEngine:
         """
         self._check_open()
         if not this.rest and not this.partial:
-            batch = next(this.plan, None)
+            started = time.perf_counter()
+            try:
+                batch = next(this.plan, None)
+            finally:
+                self._seconds_reading += time.perf_counter() - started
             if batch is None:
                 return None
             size = self._options.mini_batch_size
@@ -109,6 +117,7 @@ class LocalEngine:
                 raise BufferExhausted(self.ring.held, self.ring.limit)
             keys = this.rest.pop(0)
             this.partial.append(self._run(this, slot, keys))
+        this.delivered = this.position
         made, this.partial = this.partial, []
         return made
 
@@ -141,7 +150,10 @@ class LocalEngine:
             held=self.ring.held,
             busy_seconds=(self.ring.status.busy_seconds(0),),
             chunk_samples=self._options.mini_batch_size,
-            starved=False,
+            up_since=self._up_since,
+            seconds_reading=self._seconds_reading,
+            reads_ahead=False,
+            works_ahead=False,
         )
 
     def _check_open(self) -> None:
@@ -150,8 +162,10 @@ class LocalEngine:
 
     def stop(self) -> None:
         """Run the worker's teardown and let go of the ring."""
-        self._stopped = True
-        self._finalizer()
+        if not self._stopped:
+            self._stopped = True
+            self._finalizer()
+            del self._runner  # and with it the memory
 
 
 def _stop(runner: Runner, ring: BufferRing, owner: int) -> None:

@@ -40,10 +40,14 @@ class Payload:
         Its size in bytes.
     modules : list of str
         Modules that unpickling will import.
+    folders : list of str
+        Where they lie, as far as the module search path does not say so (any more): an entry that
+        is relative means another folder once the working directory has changed.
     """
 
     def __init__(self, obj: Any) -> None:
         stream, buffers, self.modules = _dump(obj)
+        self.folders = _folders(self.modules)
         table = []
         offset = len(stream)
         for buffer in buffers:
@@ -53,11 +57,15 @@ class Payload:
         trailer = msgpack.packb([len(stream), table])
         self.size = align(offset, mmap.PAGESIZE) + align(len(trailer) + 8, mmap.PAGESIZE)
         self.descriptor = anonymous_file("crumpets-payload", self.size)
-        _write(self.descriptor, stream, 0)
-        for buffer, (start, _) in zip(buffers, table, strict=True):
-            _write(self.descriptor, buffer, start)
-        _write(self.descriptor, trailer, self.size - 8 - len(trailer))
-        _write(self.descriptor, len(trailer).to_bytes(8, "little"), self.size - 8)
+        try:
+            _write(self.descriptor, stream, 0)
+            for buffer, (start, _) in zip(buffers, table, strict=True):
+                _write(self.descriptor, buffer, start)
+            _write(self.descriptor, trailer, self.size - 8 - len(trailer))
+            _write(self.descriptor, len(trailer).to_bytes(8, "little"), self.size - 8)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -135,6 +143,17 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:
     return file.getvalue(), buffers, loadable
 
 
+def _folders(modules: list[str]) -> list[str]:
+    """Folders of the top-level packages of some modules that are not on the search path."""
+    known = {os.path.abspath(entry) for entry in sys.path}
+    folders: dict[str, None] = {}
+    for name in {name.partition(".")[0]: None for name in modules}:
+        module = sys.modules.get(name)
+        places = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None)]
+        folders |= {os.path.dirname(os.path.abspath(place)): None for place in places if place}
+    return [folder for folder in folders if folder not in known]
+
+
 class _LateItems:
     """Pickles as the list of a dict's items, read only when its turn comes."""
 
@@ -161,6 +180,16 @@ def _explain(obj: dict[str, Any], error: Exception) -> Exception:
     return kind(text)
 
 
+def _state(value: Any) -> dict[str, Any]:
+    """The attributes that pickle would store, where that can be told."""
+    try:
+        state = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2]
+    except Exception:  # noqa: BLE001  runs user code, too
+        return {}
+    parts = state if isinstance(state, tuple) else (state,)  # with __slots__: two dicts
+    return {name: item for part in parts if isinstance(part, dict) for name, item in part.items()}
+
+
 def _find_unpicklable(value: Any, path: str, depth: int, seen: set[int]) -> str | None:
     """Path of the innermost attribute or item that cannot be pickled, or None."""
     import cloudpickle
@@ -174,8 +203,7 @@ def _find_unpicklable(value: Any, path: str, depth: int, seen: set[int]) -> str 
         pass
     else:
         return None
-    attributes = getattr(value, "__dict__", {})
-    children = [(f"{path}.{name}", item) for name, item in attributes.items()]
+    children = [(f"{path}.{name}", item) for name, item in _state(value).items()]
     if isinstance(value, dict):
         children += [(f"{path}[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, list | tuple | set):

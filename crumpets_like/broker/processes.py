@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 __all__ = [
+    "THREAD_NAME",
     "Wakeup",
     "death_descriptor",
     "die_with_parent",
@@ -22,6 +23,8 @@ __all__ = [
     "thread_count",
     "wait_readable",
 ]
+
+THREAD_NAME = "crumpets-"  # begins the name of each of our threads in the training process
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -60,7 +63,7 @@ def wait_readable(descriptors: list[int], timeout: float | None) -> list[int]:
 
 
 class Wakeup:
-    """A descriptor that any thread can make readable, and that stays so until cleared."""
+    """A descriptor that any thread can make readable, for good."""
 
     def __init__(self) -> None:
         if sys.platform == "linux":
@@ -79,13 +82,6 @@ class Wakeup:
         try:
             os.write(self._write, (1).to_bytes(8, sys.byteorder))
         except BlockingIOError:  # it is readable already
-            pass
-
-    def clear(self) -> None:
-        """Make the descriptor unreadable again."""
-        try:
-            os.read(self._read, 4096)
-        except BlockingIOError:
             pass
 
     def close(self) -> None:

@@ -6,19 +6,23 @@ will hold the result, so a request is never without a buffer.
 
 from __future__ import annotations
 
-import queue
 import threading
+import time
 from collections import deque
 from typing import Any
 
 import numpy as np
 import zmq
+from numpy.typing import NDArray
 
 from ..epochs import EpochPlan
+from ..sources import check_count
 from .consumer import Stream
 from .encoding import dump_object
+from .processes import THREAD_NAME
 from .protocol import BatchHead, Cancel, Kind, Stop, Submit, pack
 from .ring import BufferRing
+from .sockets import open_socket
 
 __all__ = ["Pass", "Producer"]
 
@@ -35,8 +39,10 @@ class Pass:
         The epoch's batches.
     stream : Stream
         Where its mini-batches arrive.
-    counts : deque of int
-        Mini-batches of each batch that was read from the plan and not delivered yet.
+    counts : deque of (int, int)
+        Mini-batches and samples of each batch that was read from the plan and not delivered yet.
+    delivered : int
+        Samples of the batches that were delivered.
     successor : Pass or None
         What is requested once this pass is requested to its end.
     """
@@ -45,7 +51,8 @@ class Pass:
         self.id = pass_id
         self.plan = plan
         self.stream = stream
-        self.counts: deque[int] = deque()
+        self.counts: deque[tuple[int, int]] = deque()
+        self.delivered = 0
         self.exhausted = False
         self.cancelled = False
         self.requested = 0
@@ -71,21 +78,33 @@ class Pass:
             self._end(error)
             return False
         cuts = [batch[i : i + mini_batch_size] for i in range(0, len(batch), mini_batch_size)]
-        self.counts.append(len(cuts))
+        self.counts.append((len(cuts), len(batch)))
         self._rest.extend(cuts)
         return True
 
-    def next_mini_batch(self, slot: int) -> tuple[BatchHead, Any]:
-        """The next mini-batch that was read, on its way to `slot`."""
-        keys = self._rest.popleft()
-        head = BatchHead(self.requested, slot, len(keys), self._position)
-        self.requested += 1
-        self._position += len(keys)
-        return head, keys
+    def encode_next(self) -> NDArray[np.int64] | list[bytes] | None:
+        """What travels of the next mini-batch that was read: indices, or a pickle of each key.
 
-    def peek(self) -> Any:
-        """What the next mini-batch holds."""
-        return self._rest[0]
+        None if that fails: the pass ends with the error.
+        """
+        keys = self._rest[0]
+        if isinstance(keys, np.ndarray):
+            return keys
+        try:
+            return [dump_object(key) for key in keys]
+        except Exception as error:  # noqa: BLE001  raised to the caller in its turn
+            what = "sample of the iterable" if self.plan.kind == "samples" else "key"
+            error.add_note(f"A {what} could not be pickled for the workers.")
+            self.fail(error)
+            return None
+
+    def next_mini_batch(self, slot: int) -> BatchHead:
+        """Number the next mini-batch that was read, which goes to `slot`."""
+        rows = len(self._rest.popleft())
+        head = BatchHead(self.requested, slot, rows, self._position)
+        self.requested += 1
+        self._position += rows
+        return head
 
     def join(self, timeout: float | None) -> bool:
         """Wait until nothing of a cancelled pass is read any more; False after `timeout`."""
@@ -123,6 +142,11 @@ class Producer:
         Most samples of a mini-batch.
     window : int
         Mini-batches requested ahead.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the address is no address, or a number is no positive integer.
     """
 
     def __init__(
@@ -134,17 +158,14 @@ class Producer:
         window: int,
     ) -> None:
         self._ring = ring
-        self._mini_batch_size = mini_batch_size
-        self.window = window
-        self._slots: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._mini_batch_size = check_count("mini_batch_size", mini_batch_size)
+        self.window = check_count("window", window)
+        self.seconds_reading = 0.0  # of samplers and iterables
+        self._slots: deque[int] = deque()
         self._granted = 0  # slots of live passes: waiting here, under way, or ready
         self._passes = 0
-        self._lock = threading.Lock()  # the socket is used by two threads
-        self._socket = context.socket(zmq.PUSH)
-        self._socket.linger = _LINGER
-        self._socket.sndhwm = 0
-        self._socket.reconnect_ivl = 2  # milliseconds: the broker is just starting
-        self._socket.connect(address)
+        self._changed = threading.Condition()  # guards slots and socket: two threads use them
+        self._socket = open_socket(context, zmq.PUSH, "address", address, linger=_LINGER)
 
     @property
     def granted(self) -> int:
@@ -154,7 +175,7 @@ class Producer:
     @property
     def waiting(self) -> int:
         """Slots for which nothing was requested yet."""
-        return self._slots.qsize()
+        return len(self._slots)
 
     def new_id(self) -> int:
         """A number for a new pass."""
@@ -165,14 +186,19 @@ class Producer:
         """Begin a pass."""
         if new.plan.kind == "samples":
             new.thread = threading.Thread(
-                target=self._pump, args=(new,), name="crumpets-producer", daemon=True
+                target=self._pump, args=(new,), name=f"{THREAD_NAME}producer", daemon=True
             )
             new.thread.start()
 
     def grant(self, slot: int) -> None:
         """Allow one more request, into `slot`."""
         self._granted += 1
-        self._slots.put(slot)
+        self._give(slot)
+
+    def _give(self, slot: int) -> None:
+        with self._changed:
+            self._slots.append(slot)
+            self._changed.notify_all()
 
     def refill(self) -> None:
         """Allow requests up to the window, as far as there are slots."""
@@ -193,76 +219,74 @@ class Producer:
             this = this.successor
         if this.exhausted or this.cancelled or this.thread is not None:
             return
-        waiting = self._slots.qsize()
+        waiting = len(self._slots)
         if waiting == 0 or (waiting * _REFILL < self.window and waiting < self._granted):
             return
         heads: list[BatchHead] = []
         keys: list[Any] = []
-        for _ in range(waiting):
-            if not this.read(self._mini_batch_size):
-                break
-            slot = self._slots.get()
-            if slot is None:
-                continue
-            head, cut = this.next_mini_batch(slot)
-            if keys and isinstance(cut, np.ndarray) != isinstance(keys[0], np.ndarray):
+        try:
+            for _ in range(waiting):
+                if not self._read(this) or (cut := this.encode_next()) is None:
+                    break
+                if keys and type(cut) is not type(keys[0]):
+                    self._send(this, heads, keys)
+                    heads, keys = [], []
+                heads.append(this.next_mini_batch(self._slots.popleft()))
+                keys.append(cut)
+        finally:  # Ctrl-C may end the reading: what has a number must be requested
+            if heads:
                 self._send(this, heads, keys)
-                heads, keys = [], []
-            heads.append(head)
-            keys.append(cut)
-        if heads:
-            self._send(this, heads, keys)
+
+    def _read(self, this: Pass) -> bool:
+        started = time.perf_counter()
+        try:
+            return this.read(self._mini_batch_size)
+        finally:
+            self.seconds_reading += time.perf_counter() - started
 
     def _send(self, this: Pass, heads: list[BatchHead], keys: list[Any]) -> None:
-        epoch = this.plan.epoch
         frames: list[Any]
         if isinstance(keys[0], np.ndarray):
             kind = Kind.INDICES
             frames = [np.concatenate(keys) if len(keys) > 1 else np.ascontiguousarray(keys[0])]
         else:
-            kind = Kind.KEYS
-            frames = [dump_object(key) for cut in keys for key in cut]
-        with self._lock:
-            self._socket.send_multipart([pack(Submit(this.id, epoch, kind, heads)), *frames])
+            kind = Kind.SAMPLES if this.plan.kind == "samples" else Kind.KEYS
+            frames = [key for cut in keys for key in cut]
+        message = pack(Submit(this.id, this.plan.epoch, kind, heads))
+        with self._changed:
+            self._socket.send_multipart([message, *frames])
 
     def _pump(self, this: Pass) -> None:
         """Read an iterable of samples and send them: body of the producing thread."""
-        while True:
-            slot = self._slots.get()
-            if this.cancelled:
-                if slot is not None:
-                    self._slots.put(slot)
-                return
-            if slot is None:  # meant for a thread that has ended before it looked
-                continue
+        while (slot := self._wait_for_slot(this)) is not None:
             try:
-                more = this.read(self._mini_batch_size)
+                more = self._read(this)
             except BaseException as error:  # noqa: BLE001  raised to the caller in its turn
                 this.fail(error)
                 more = False
             if not more or not self._request_samples(this, slot):
-                self._slots.put(slot)
+                self._give(slot)
                 return
+
+    def _wait_for_slot(self, this: Pass) -> int | None:
+        """A slot to read for; None once the pass is cancelled."""
+        with self._changed:
+            while not self._slots and not this.cancelled:
+                self._changed.wait()
+            return None if this.cancelled else self._slots.popleft()
 
     def _request_samples(self, this: Pass, slot: int) -> bool:
         """Send the next mini-batch of samples; False if the pass has ended meanwhile."""
-        try:
-            frames = [dump_object(sample) for sample in this.peek()]
-        except Exception as error:  # noqa: BLE001  raised to the caller in its turn
-            error.add_note("A sample of the iterable could not be pickled for the workers.")
-            this.fail(error)
-            return False
-        with self._lock:
-            if this.cancelled:
+        samples = this.encode_next()
+        with self._changed:
+            if samples is None or this.cancelled:
                 return False
-            head, _ = this.next_mini_batch(slot)
-            message = pack(Submit(this.id, this.plan.epoch, Kind.SAMPLES, [head]))
-            self._socket.send_multipart([message, *frames])
+            self._send(this, [this.next_mini_batch(slot)], [samples])
         return True
 
     def cancel(self, this: Pass) -> None:
         """Drop what is left of a pass; its slots come back through the consumer."""
-        with self._lock:
+        with self._changed:
             if this.cancelled:
                 return
             this.cancelled = True
@@ -270,11 +294,10 @@ class Producer:
             self._granted -= under_way
             if under_way:
                 self._socket.send(pack(Cancel(this.id)))
-        if this.thread is not None:
-            self._slots.put(None)
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Tell the broker to end, and close the socket; passes must have been cancelled."""
-        with self._lock:
+        with self._changed:
             self._socket.send(pack(Stop()))
             self._socket.close()

@@ -6,6 +6,9 @@ pass through the broker untouched. Indices travel as raw native int64, since the
 only cuts them (0.1 microseconds a cut; 5 as a decoded array). Values that workers return use
 :mod:`crumpets_like.broker.encoding`.
 
+What is received has the declared types and the right number of frames, or is refused: a stray
+message must not end a process that others depend on.
+
 ========================  =====================  =========================================
 message                   way                    frames behind it
 ========================  =====================  =========================================
@@ -23,8 +26,10 @@ Failure                   any -> Consumer        one pickled exception (control 
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 import msgpack
 
@@ -36,6 +41,7 @@ __all__ = [
     "Failure",
     "Item",
     "Kind",
+    "Message",
     "Part",
     "Ready",
     "Results",
@@ -49,6 +55,8 @@ __all__ = [
 ]
 
 Frame: TypeAlias = bytes | memoryview
+
+_INDEX_BYTES = 8
 
 
 class Kind(IntEnum):
@@ -81,8 +89,12 @@ class Submit(NamedTuple):
 
     pass_id: int
     epoch: int
-    kind: int
+    kind: Kind
     batches: list[BatchHead]
+
+    def fits(self, frames: Sequence[Frame]) -> bool:
+        """Whether the frames can be those behind this message."""
+        return _samples_fit(self.kind, sum(head.rows for head in self.batches), frames)
 
 
 class Cancel(NamedTuple):
@@ -117,8 +129,12 @@ class Chunk(NamedTuple):
 
     chunk_id: int  # never used twice: names the attempt, too
     epoch: int
-    kind: int
+    kind: Kind
     parts: list[Part]
+
+    def fits(self, frames: Sequence[Frame]) -> bool:
+        """Whether the frames can be those behind this message."""
+        return _samples_fit(self.kind, sum(part.size for part in self.parts), frames)
 
 
 class Done(NamedTuple):
@@ -127,6 +143,10 @@ class Done(NamedTuple):
     chunk_id: int
     seconds: float  # spent on it
     parts: list[tuple[int, int, int]]  # (Status, frames, first index) of each part
+
+    def fits(self, frames: Sequence[Frame]) -> bool:
+        """Whether the frames can be those behind this message."""
+        return len(frames) == sum(count for _, count, _ in self.parts)
 
 
 class Segment(NamedTuple):
@@ -148,6 +168,13 @@ class Item(NamedTuple):
     status: int
     segments: list[Segment]
 
+    @property
+    def frames(self) -> int:
+        """Frames that belong to it."""
+        if self.status == Status.FAILED:
+            return 1
+        return sum([segment.frames for segment in self.segments])
+
 
 class Results(NamedTuple):
     """Finished mini-batches. The frames of all segments follow."""
@@ -155,6 +182,10 @@ class Results(NamedTuple):
     seconds_per_sample: float  # moving average
     chunk_samples: int  # of the last chunk
     items: list[Item]
+
+    def fits(self, frames: Sequence[Frame]) -> bool:
+        """Whether the frames can be those behind this message."""
+        return len(frames) == sum([item.frames for item in self.items])
 
 
 class WorkersUp(NamedTuple):
@@ -168,6 +199,10 @@ class Failure(NamedTuple):
 
     worker_id: int  # -1: not a worker
 
+    def fits(self, frames: Sequence[Frame]) -> bool:
+        """Whether the frames can be those behind this message."""
+        return len(frames) == 1
+
 
 Message: TypeAlias = Submit | Cancel | Stop | Ready | Chunk | Done | Results | WorkersUp | Failure
 _TYPES: tuple[Any, ...] = (Submit, Cancel, Stop, Ready, Chunk, Done, Results, WorkersUp, Failure)
@@ -180,16 +215,55 @@ def pack(message: Message) -> bytes:
     return _NUMBERS[type(message)] + cast(bytes, msgpack.packb(message))
 
 
-def unpack(frame: Frame) -> Message:
-    """Decode a first frame.
+def unpack(head: Frame, frames: Sequence[Frame] = ()) -> Message:
+    """Decode a first frame; `frames` are those behind it.
 
     Raises
     ------
     ValueError
-        If it is no message of this protocol.
+        If it is no message of this protocol, or the frames do not fit it.
     """
     try:
-        message_type = _TYPES[frame[0]]
-        return message_type._make(msgpack.unpackb(frame[1:]))  # type: ignore[no-any-return]
+        message = cast(Message, _DECODERS[head[0]](msgpack.unpackb(head[1:])))
     except (IndexError, TypeError, ValueError, msgpack.UnpackException) as error:
-        raise ValueError(f"not a message of this protocol: {bytes(frame[:32])!r}") from error
+        raise ValueError(f"not a message of this protocol: {bytes(head[:32])!r}") from error
+    fits: Callable[[Sequence[Frame]], bool] = getattr(message, "fits", operator.not_)
+    if not fits(frames):
+        name = type(message).__name__
+        raise ValueError(f"{len(frames)} frames do not fit a {name}: {bytes(head[:32])!r}")
+    return message
+
+
+def _samples_fit(kind: Kind, samples: int, frames: Sequence[Frame]) -> bool:
+    if kind is Kind.INDICES:
+        return len(frames) == 1 and len(frames[0]) == _INDEX_BYTES * samples
+    return len(frames) == samples
+
+
+def _decoder(record: Any) -> Callable[[list[Any]], Any]:
+    """Return the function that checks the fields of a decoded record and makes it.
+
+    Fields are numbers, enumerations, and at the end perhaps a list of records.
+    """
+    is_named = hasattr(record, "_make")
+    hints = tuple(get_type_hints(record).values() if is_named else get_args(record))
+    make = record._make if is_named else tuple
+    enums = [(i, hint) for i, hint in enumerate(hints) if hint is Kind]
+    expected = tuple(
+        list if get_origin(hint) is list else float if hint is float else int for hint in hints
+    )
+    decode_row = _decoder(get_args(hints[-1])[0]) if list in expected else None
+
+    def decode(fields: list[Any]) -> Any:
+        if tuple(map(type, fields)) != expected:
+            raise TypeError
+        for i, enum in enums:
+            fields[i] = enum(fields[i])
+        if decode_row is not None:
+            fields[-1] = [decode_row(row) for row in fields[-1]]
+        return make(fields)
+
+    return decode
+
+
+_DECODERS = [_decoder(message_type) for message_type in _TYPES]

@@ -165,7 +165,8 @@ class BufferRing:
                 "Use a smaller batch_size, fewer workers, or shared_memory=n for n buffers."
             )
         self.geometry = self._map(nworkers, stride, buffers, max_buffers, available)
-        self.limit = self.geometry.slots if max_buffers is None else max_buffers
+        self.limit = self.geometry.slots  # fewer than max_buffers where no more could be mapped
+        self._overflows = self.free_form and max_buffers is None
         self.status = StatusPage(self.mapping, max(1, nworkers))
 
     def _map(
@@ -221,10 +222,10 @@ class BufferRing:
             self._collect()
             if self._idle:
                 slot = self._idle.pop()
-            elif self._next_new < min(self.limit, self.geometry.slots):
+            elif self._next_new < self.limit:
                 slot = self._next_new
                 self._next_new += 1
-            elif self.free_form and self.limit >= self.geometry.slots:
+            elif self._overflows:
                 return NO_SLOT  # nothing is lost: these arrays travel in messages
             else:
                 return None
@@ -241,6 +242,8 @@ class BufferRing:
 
     def wait_for_return(self, timeout: float | None) -> bool:
         """Wait until a slot comes back or :meth:`wake` is called; False after `timeout` seconds."""
+        if self._idle:  # it came back since the caller looked, and has been noted
+            return True
         try:
             slot = self._returned.get(timeout=timeout)
         except queue.Empty:

@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import seeding
 from .buffers import BufferSpec, SlotLayout
-from .encoding import Arena, Frame, dump_object, encode
+from .encoding import Arena, Frame, collate, dump_object, encode, stack_part
 from .protocol import Kind, Part, Status
 from .ring import NO_SLOT, RingGeometry, StatusPage
 from .rows import RowBuffers, RowWriter
@@ -189,13 +189,13 @@ class Runner:
 
     def _note(self, error: BaseException) -> str:
         worker = self.worker
-        if worker._chunk is not None and worker.indices is not None:
-            where = f"samples with the indices {worker.indices[:8].tolist()}"
-            where += ", ..." if len(worker.indices) > 8 else ""
-        elif worker.index >= 0:
+        if worker.index >= 0:
             where = f"sample with index {worker.index}"
         elif worker._row >= 0:
             where = f"sample number {worker._first + worker._row} of the epoch"
+        elif worker._keys is not None:
+            where = f"samples with the indices {list(worker._keys[:8])}"
+            where += ", ..." if len(worker._keys) > 8 else ""
         else:
             where = "start of an epoch"
         text = f"In worker {self._worker_id}, epoch {worker.epoch}: {where}."
@@ -215,7 +215,13 @@ class Runner:
             if self._is_array:
                 return self._dataset[keys]
             indices = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
-            return self._getitems(indices)
+            samples = self._getitems(indices)
+            if len(samples) != len(indices):
+                raise ValueError(
+                    f"dataset.__getitems__ returned {len(samples)} samples for {len(indices)} "
+                    "indices."
+                )
+            return samples
         plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
         dataset = self._dataset
         page, word = self._page.integers, self._word
@@ -290,6 +296,7 @@ class Runner:
         dataset = self._dataset
         reseed = self._seed_globals
         page, word = self._page.integers, self._word
+        lists = 0  # that the first sample was appended to
         # The loop that every sample goes through: attributes are local names, nothing is made
         # that is not used, the generator is positioned only when it is asked for.
         for row, (key, buffers) in enumerate(zip(plain, rows, strict=False)):
@@ -300,7 +307,8 @@ class Runner:
                 seeding.seed_globals(self._seed, worker.epoch, worker._first + row)
             prepare(dataset[key] if samples is None else samples[row], batch, buffers)
             if batch:
-                self._check_lists(batch, row)
+                lists = lists if row else len(batch)
+                self._check_lists(batch, row, lists)
 
     def _samples(self, kind: Kind, keys: Any) -> tuple[list[Any], bool, Any]:
         """Plain keys, whether they are indices, and the samples if they are here already."""
@@ -314,15 +322,16 @@ class Runner:
             return plain, indexed, None
         if indexed:
             self._page.integers[self._word] = plain[0]
-        samples = self._read(kind, keys)
-        if len(samples) != len(keys):
-            raise ValueError(
-                f"dataset.__getitems__ returned {len(samples)} samples for {len(keys)} indices."
-            )
-        return plain, indexed, samples
+        return plain, indexed, self._read(kind, keys)
 
-    def _check_lists(self, batch: dict[str, list[Any]], row: int) -> None:
-        for key, values in batch.items():
+    def _check_lists(self, batch: dict[str, list[Any]], row: int, lists: int) -> None:
+        for number, (key, values) in enumerate(batch.items()):
+            if number >= lists:
+                self.worker._row = 0  # for the note on the error
+                raise ValueError(
+                    f"batch[{key!r}] has no value for this sample, but for one behind it: prepare "
+                    "must append exactly one value per sample to each list."
+                )
             if len(values) != row + 1:
                 what = "has no value" if len(values) <= row else f"got {len(values) - row} values"
                 raise ValueError(
@@ -357,7 +366,9 @@ class Runner:
                 stride * part.start // part.rows,
                 stride * (part.start + part.size) // part.rows,
             )
-        return encode(worker.collate(results), arena)
+        if part.size == part.rows:
+            return encode(worker.collate(results), arena)
+        return encode(collate(results, stack_part, part.start), arena)
 
 
 def _describe_specs(specs: dict[str, BufferSpec]) -> str:

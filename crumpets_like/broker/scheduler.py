@@ -154,7 +154,7 @@ class Scheduler:
         """Add mini-batches that the producer wants."""
         first = 0
         indices = memoryview(frames[0]) if submit.kind == Kind.INDICES else None
-        for head in map(BatchHead._make, submit.batches):
+        for head in submit.batches:
             stop = first + head.rows
             if indices is not None:
                 payload: Any = indices[first * _INDEX_BYTES : stop * _INDEX_BYTES]

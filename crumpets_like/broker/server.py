@@ -8,20 +8,23 @@ from __future__ import annotations
 import logging
 import mmap
 import socket
+from functools import partial
 from typing import Any
 
 import msgpack
 import zmq
 
 from ..errors import WorkerDied
+from ..sources import check_count
 from .addresses import remove_directory
 from .processes import death_descriptor, name_process
 from .protocol import (
-    MOST_BYTES,
     Cancel,
     Chunk,
     Done,
     Failure,
+    Kind,
+    Message,
     Ready,
     Results,
     Stop,
@@ -34,6 +37,7 @@ from .ring import StatusPage
 from .runner import describe_failure
 from .scheduler import Piece, Scheduler
 from .settings import Settings
+from .sockets import open_socket
 
 __all__ = ["Broker", "broker_process"]
 
@@ -60,6 +64,13 @@ class Broker:
         Whether work of an epoch waits until nothing of another one is under way.
     restarts : int
         Most replacements of workers that died.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an address is no address, or a number is no integer or too small.
+    OSError
+        If an address cannot be bound.
     """
 
     def __init__(
@@ -74,29 +85,24 @@ class Broker:
         one_epoch: bool = False,
         restarts: int = 0,
     ) -> None:
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._nworkers = nworkers
-        self._restarts = restarts
-        self._scheduler = Scheduler(nworkers, splittable, one_epoch)
-        self._work = self._socket(zmq.PULL, bind=work_address)
-        self._workers = self._socket(zmq.ROUTER, bind=worker_address)
-        self._workers.router_mandatory = True
-        self._results = self._socket(zmq.PUSH, connect=result_address)
-        self._control = self._socket(zmq.PUSH, connect=control_address)
+        self._nworkers = check_count("nworkers", nworkers)
+        self._restarts = check_count("restarts", restarts, least=0)
+        self._scheduler = Scheduler(self._nworkers, splittable, one_epoch)
         self._identities: dict[int, bytes] = {}
         self._kills: dict[int, int] = {}
-        self._started = 0
-
-    def _socket(self, kind: int, bind: str = "", connect: str = "") -> zmq.Socket[bytes]:
-        made: zmq.Socket[bytes] = self._context.socket(kind)
-        made.linger = _LINGER
-        made.sndhwm = made.rcvhwm = 0  # the window of the producer bounds what is under way
-        made.maxmsgsize = MOST_BYTES
-        if bind:
-            made.bind(bind)
-        else:
-            made.connect(connect)
-        return made
+        self._ended: set[int] = set()  # process ids of workers that are gone
+        self._up = False  # whether all workers were ready once
+        self._context: zmq.Context[Any] = zmq.Context()
+        open_ = partial(open_socket, self._context, linger=_LINGER)
+        try:
+            self._work = open_(zmq.PULL, "work_address", work_address, bind=True)
+            self._workers = open_(zmq.ROUTER, "worker_address", worker_address, bind=True)
+            self._workers.router_mandatory = True
+            self._results = open_(zmq.PUSH, "result_address", result_address)
+            self._control = open_(zmq.PUSH, "control_address", control_address)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
 
     def run(
         self,
@@ -151,7 +157,7 @@ class Broker:
                 head, *frames = self._work.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return True
-            message = self._decode(head)
+            message = self._decode(head, frames)
             if isinstance(message, Submit):
                 self._scheduler.submit(message, frames)
             elif isinstance(message, Cancel):
@@ -165,24 +171,25 @@ class Broker:
                 identity, head, *frames = self._workers.recv_multipart(zmq.NOBLOCK)
             except (zmq.Again, ValueError):
                 return
-            message = self._decode(head)
+            message = self._decode(head, frames)
             if isinstance(message, Done):
                 if not self._scheduler.done(*message, frames):
                     logger.info("an answer to chunk %d came too late", message.chunk_id)
-            elif isinstance(message, Ready):
+            elif isinstance(message, Ready) and message.pid not in self._ended:
                 self._identities[message.worker_id] = identity
                 self._scheduler.add_worker(message.worker_id)
-                self._started += 1
-                if self._started == self._nworkers:
+                if not self._up and len(self._identities) == self._nworkers:
+                    self._up = True
                     self._control.send(pack(WorkersUp(self._nworkers)))
             elif isinstance(message, Failure):
                 self._control.send_multipart([head, *frames])
 
-    def _decode(self, head: bytes) -> Any:
+    @staticmethod
+    def _decode(head: bytes, frames: list[bytes]) -> Message | None:
         try:
-            return unpack(head)
-        except ValueError:
-            logger.warning("dropped a message that is not of this protocol (%d bytes)", len(head))
+            return unpack(head, frames)
+        except ValueError as error:
+            logger.warning("dropped a message: %s", error)
             return None
 
     def _send_results(self) -> None:
@@ -232,6 +239,7 @@ class Broker:
         if status is not None:
             status.set_current_index(worker_id, -1)
         self._identities.pop(worker_id, None)
+        self._ended.add(pid)  # its last words may still be on their way
         pieces = self._scheduler.remove_worker(worker_id)
         if index >= 0 and pieces:
             self._kills[index] = self._kills.get(index, 0) + 1
@@ -255,9 +263,10 @@ class Broker:
     def _piece_of(pieces: list[Piece], index: int) -> Piece:
         """The rows that hold a sample; the first ones where that cannot be told."""
         for piece in pieces:
-            frames = piece.batch.frames(piece.start, piece.size)
-            if len(frames) == 1 and index in memoryview(frames[0]).cast("B").cast("q"):
-                return piece
+            if piece.batch.kind == Kind.INDICES:
+                (indices,) = piece.batch.frames(piece.start, piece.size)
+                if index in memoryview(indices).cast("B").cast("q"):
+                    return piece
         return pieces[0]
 
 

@@ -35,6 +35,7 @@ class Settings(NamedTuple):
     payload_size: int
     trainer: int  # process id of the training process
     modules: list[str]  # to import before workers are forked
+    folders: list[str]  # more places to find modules in
     ring: int = -1  # descriptor of the ring
     payload: int = -1  # descriptor of the pickled template and dataset
 

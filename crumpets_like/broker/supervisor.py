@@ -115,6 +115,7 @@ class _Supervisor:
 
     def _import_modules(self) -> None:
         """Import what the workers need, so that each of them does not have to."""
+        sys.path += self._settings.folders
         if self._method != "forkserver":
             return
         # numpy.random is imported on first use, which every worker would pay for.

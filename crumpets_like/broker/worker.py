@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..seeding import SampleRNG
 from .buffers import BufferSpec
-from .encoding import stack_or_list
+from .encoding import collate, stack_or_list
 
 __all__ = ["BufferWorker", "Worker"]
 
@@ -77,15 +77,7 @@ class Worker:
         ValueError
             If the dicts do not have the same keys.
         """
-        keys = results[0].keys()
-        for number, result in enumerate(results):
-            if result.keys() != keys:
-                raise ValueError(
-                    f"process() returned the keys {sorted(map(str, result))} for sample {number} "
-                    f"of the mini-batch, but {sorted(map(str, keys))} for sample 0: every sample "
-                    "needs the same keys."
-                )
-        return {key: stack_or_list([result[key] for result in results]) for key in keys}
+        return collate(results, stack_or_list)
 
     @property
     def index(self) -> int:
@@ -242,4 +234,5 @@ class BufferWorker(Worker):
                 rows = {key: array[row, ...] for key, array in buffers.items()}
                 self.prepare(sample, batch, rows)
         finally:
-            self._chunk, self._row = chunk, -1
+            self._chunk = chunk
+        self._row = -1  # but an error is that of its sample

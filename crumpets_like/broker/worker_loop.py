@@ -24,7 +24,6 @@ from .protocol import (
     Done,
     Failure,
     Kind,
-    Part,
     Ready,
     Status,
     Stop,
@@ -76,7 +75,7 @@ def serve(
             if socket not in ready:
                 return
             message, *frames = socket.recv_multipart()
-            request = unpack(message)
+            request = unpack(message, frames)
             if isinstance(request, Stop):
                 return
             if isinstance(request, Chunk):
@@ -91,13 +90,13 @@ def serve(
 
 def _run(runner: Runner, chunk: Chunk, frames: list[bytes]) -> list[Any]:
     """Work on a chunk and return the answer's frames."""
-    kind = Kind(chunk.kind)
+    kind = chunk.kind
     indices = np.frombuffer(frames[0], np.int64) if kind is Kind.INDICES else None
     started = time.perf_counter()
     outcomes = []
     answer: list[Any] = []
     first = 0
-    for part in map(Part._make, chunk.parts):
+    for part in chunk.parts:
         stop = first + part.size
         part_frames: list[Any]
         status, part_frames, index = Status.FAILED, [], -1

@@ -1,0 +1,382 @@
+"""What an engine does beyond its parts: start, several passes at once, and every way of ending."""
+
+import gc
+import os
+import threading
+import weakref
+
+import numpy as np
+import psutil
+import pytest
+
+from crumpets_like import BufferExhausted, LoaderClosed, TurboDataLoader, Worker
+from crumpets_like.broker import engine as engine_module
+from crumpets_like.broker.engine import Engine, EngineOptions
+from crumpets_like.broker.processes import THREAD_NAME
+from crumpets_like.broker.producer import Producer
+from crumpets_like.broker.ring import BufferRing
+from tests.support.loading import START_METHODS, Items, items, wait_until
+from tests.support.planning import Unsized, planner
+
+
+def make_engine(dataset, nworkers=2, template=None, **options):
+    options = {"start_method": "thread", **options}
+    return Engine(EngineOptions(template or Items(), dataset, 4, nworkers, **options))
+
+
+def rest(engine, this):
+    found = []
+    while (batch := engine.next_batch(this)) is not None:
+        found += items(batch)
+    return found
+
+
+def processes():
+    return psutil.Process().children(recursive=True)
+
+
+class TestPasses:
+    @pytest.mark.parametrize("start_method", ["fork", "thread"])
+    def test_several_at_once(self, start_method):
+        engine = make_engine(range(100), start_method=start_method)
+        try:
+            passes = [engine.open(planner(range(100), 8, shuffle=True).open()) for _ in range(3)]
+            found = [[] for _ in passes]
+            for _ in range(13):
+                for this, seen in zip(passes, found, strict=True):
+                    seen += items(engine.next_batch(this))
+            assert all(engine.next_batch(this) is None for this in passes)
+            assert all(sorted(seen) == list(range(100)) for seen in found)
+        finally:
+            engine.stop()
+
+    def test_one_can_be_left_while_another_goes_on(self):
+        engine = make_engine(range(100))
+        try:
+            first, second = (engine.open(planner(range(100), 8).open()) for _ in range(2))
+            engine.next_batch(first)
+            engine.next_batch(second)
+            engine.close_pass(first)
+            engine.close_pass(first)
+            assert rest(engine, second) == list(range(8, 100))
+            facts = engine.facts()
+            assert (facts.filling, facts.ready, facts.held) == (0, 0, 0)
+        finally:
+            engine.stop()
+
+    def test_of_samples(self):
+        engine = make_engine(None)
+        try:
+            for _ in range(2):
+                this = engine.open(planner(Unsized(range(10)), 4).open())
+                assert rest(engine, this) == list(range(10))
+        finally:
+            engine.stop()
+
+    def test_every_buffer_is_held(self):
+        engine = make_engine(range(100), shared_memory=2, max_buffers=3)
+        try:
+            this = engine.open(planner(range(100), 4).open())
+            held = [engine.next_batch(this) for _ in range(3)]
+            with pytest.raises(BufferExhausted) as caught:
+                engine.next_batch(this)
+            assert (caught.value.held, caught.value.limit) == (3, 3)
+            del held, caught
+            assert len(rest(engine, this)) == 88
+        finally:
+            engine.stop()
+
+    def test_fewer_buffers_than_were_asked_for(self, monkeypatch):
+        """Where the system maps less than max_buffers, that is the limit."""
+        monkeypatch.setattr("crumpets_like.broker.ring.address_space_left", lambda: 3 * 64)
+        engine = make_engine(range(100), shared_memory=2, max_buffers=50, timeout=10)
+        try:
+            this = engine.open(planner(range(100), 4).open())
+            held = [engine.next_batch(this) for _ in range(3)]
+            with pytest.raises(BufferExhausted) as caught:
+                engine.next_batch(this)
+            assert caught.value.limit == 3
+            del held, caught
+        finally:
+            engine.stop()
+
+
+class TestStop:
+    @pytest.mark.parametrize("start_method", START_METHODS)
+    def test_nothing_is_left(self, start_method):
+        engine = make_engine(range(100), start_method=start_method)
+        this = engine.open(planner(range(100), 8).open())
+        (mini_batch, _) = engine.next_batch(this)
+        assert processes()
+        engine.stop()
+        engine.stop()
+        assert processes() == []
+        assert [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME)] == []
+        with pytest.raises(LoaderClosed):
+            engine.next_batch(this)
+        with pytest.raises(LoaderClosed):
+            engine.open(planner(range(100), 8).open())
+        assert mini_batch["item"].tolist() == [0, 1, 2, 3]
+
+    def test_while_another_thread_waits(self):
+        engine = make_engine(Gated(), nworkers=1)
+        this = engine.open(planner(range(8), 4).open())
+        caught = []
+
+        def wait():
+            try:
+                engine.next_batch(this)
+            except LoaderClosed as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert GATE.entered.wait(10)
+        threading.Timer(0.05, GATE.event.set).start()
+        engine.stop()
+        thread.join(10)
+        assert len(caught) == 1
+
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_forked_child_of_the_user_changes_nothing(self):
+        engine = make_engine(range(100), start_method="fork")
+        this = engine.open(planner(range(100), 8).open())
+        engine.next_batch(this)
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:  # holds copies of all descriptors while the parent stops
+            engine._finalizer()
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        try:
+            assert rest(engine, this) == list(range(8, 100))
+            engine.stop()
+            assert [process.pid for process in processes()] == [pid]
+        finally:
+            os.close(read)
+            os.close(write)
+            os.waitpid(pid, 0)
+
+
+class Gate:
+    def __init__(self):
+        self.entered = threading.Event()
+        self.event = threading.Event()
+
+
+GATE = Gate()
+
+
+class Gated:
+    """A dataset (of thread workers) that waits, and then lets the garbage collector run."""
+
+    def __init__(self):
+        GATE.__init__()
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        GATE.entered.set()
+        assert GATE.event.wait(20)
+        gc.collect()
+        return index
+
+
+class Samples:
+    """The same as an iterable, whose thread is in the middle of reading."""
+
+    def __init__(self):
+        GATE.__init__()
+
+    def __iter__(self):
+        for index in range(8):
+            GATE.entered.set()
+            assert GATE.event.wait(20)
+            gc.collect()
+            yield index
+
+
+def all_ended():
+    return not processes() and not any(
+        thread.name.startswith(THREAD_NAME) for thread in threading.enumerate()
+    )
+
+
+class TestAbandoned:
+    """Nobody stops it: the garbage collector does, in whatever thread it runs."""
+
+    @pytest.mark.parametrize("start_method", ["fork", "thread"])
+    def test_in_the_callers_thread(self, start_method):
+        engine = make_engine(range(100), start_method=start_method)
+        engine.next_batch(engine.open(planner(range(100), 4).open()))
+        engine = weakref.ref(engine)
+        gc.collect()
+        assert engine() is None
+        assert all_ended()
+
+    @pytest.mark.parametrize("make", [Gated, Samples])
+    def test_in_a_thread_of_its_own(self, make):
+        gc.collect()
+        gc.disable()
+        try:
+            loader = TurboDataLoader(make(), 4, Items(), 1, start_method="thread").start()
+            iterator = iter(loader)  # a cycle: it knows the loader, which knows it
+            assert GATE.entered.wait(10)
+            reference = weakref.ref(loader)
+            del loader, iterator
+            assert reference() is not None
+            GATE.event.set()
+            assert wait_until(lambda: reference() is None)
+            assert wait_until(all_ended)
+        finally:
+            gc.enable()
+
+    def test_while_an_iterable_waits_for_a_slot(self):
+        engine = make_engine(None)
+        this = engine.open(planner(Unsized(range(1000)), 4).open())
+        assert wait_until(lambda: this.requested == 4)
+        thread = this.thread
+        del engine
+        gc.collect()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+class Unpicklable(Items):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class TestFailedStart:
+    """Whatever fails at the start: its error is raised, and nothing is left."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_is_left(self):
+        yield
+        assert all_ended()  # descriptors, files: see the leak guard
+
+    @pytest.mark.parametrize("start_method", START_METHODS)
+    def test_a_template_that_cannot_be_pickled(self, start_method):
+        with pytest.raises(TypeError, match=r"worker_template\.lock cannot be sent"):
+            make_engine(range(4), template=Unpicklable(), start_method=start_method)
+
+    @pytest.mark.parametrize("start_method", ["fork", "thread"])
+    @pytest.mark.parametrize(
+        "step",
+        ["sweep", "Payload", "ring_for", "make_addresses", "Consumer", "Producer", "Settings"],
+    )
+    def test_any_step(self, monkeypatch, step, start_method):
+        def fail(*arguments, **options):
+            raise OSError(f"{step} failed")
+
+        monkeypatch.setattr(engine_module, step, fail)
+        with pytest.raises(OSError, match=f"{step} failed"):
+            make_engine(range(4), start_method=start_method)
+
+    def test_the_last_step(self, monkeypatch):
+        def fail(self):
+            raise MemoryError("touch failed")
+
+        monkeypatch.setattr(BufferRing, "touch", fail)
+        with pytest.raises(MemoryError, match="touch failed"):
+            make_engine(range(4))
+
+    def test_ctrl_c(self, monkeypatch):
+        def fail(self, *arguments):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Producer, "__init__", fail)
+        with pytest.raises(KeyboardInterrupt):
+            make_engine(range(4), start_method="fork")
+
+
+class Collating(Worker):
+    def collate(self, results):
+        return super().collate(results)
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "buffers", "prefetch", "adaptive"),
+        [
+            ({}, 6, 6, True),
+            ({"prefetch": 2}, 6, 2, False),
+            ({"prefetch": 20}, 6, 6, False),
+            ({"shared_memory": 5}, 5, 5, False),
+            ({"shared_memory": 1}, 1, 1, False),
+            ({"shared_memory": 5, "prefetch": 9}, 5, 5, False),
+            ({"shared_memory": False}, 0, 6, False),
+            ({"shared_memory": 0, "prefetch": 9}, 0, 9, False),
+            ({"max_buffers": 4}, 4, 4, True),
+        ],
+    )
+    def test_numbers(self, options, buffers, prefetch, adaptive):
+        made = EngineOptions(Items(), range(9), 4, 3, **options)
+        assert (made.buffers, made.prefetch, made.adaptive) == (buffers, prefetch, adaptive)
+
+    def test_the_callers_thread_has_two_buffers(self):
+        assert EngineOptions(Items(), range(9), 4, 0).buffers == 2
+
+    def test_an_own_collate_gets_the_whole_mini_batch(self):
+        assert EngineOptions(Worker(), range(9), 4, 3).splittable
+        assert EngineOptions(Items(), range(9), 4, 3).splittable
+        assert not EngineOptions(Collating(), range(9), 4, 3).splittable
+
+
+class Naps(Items):
+    def prepare(self, sample, batch, buffers):
+        GATE.event.wait(0.01)
+        super().prepare(sample, batch, buffers)
+
+
+class TestWindow:
+    def test_more_is_requested_while_it_is_quick_and_tiny(self):
+        engine = make_engine(range(100_000))
+        try:
+            this = engine.open(planner(range(100_000), 4).open())
+            assert this.requested == 4
+            for _ in range(2000):
+                engine.next_batch(this)
+            assert this.requested - this.retrieved > 20
+        finally:
+            engine.stop()
+
+    def test_not_while_it_is_slow(self):
+        GATE.__init__()
+        engine = make_engine(range(1000), template=Naps())
+        try:
+            this = engine.open(planner(range(1000), 4).open())
+            for _ in range(5):
+                engine.next_batch(this)
+            assert this.requested - this.retrieved <= 6
+        finally:
+            engine.stop()
+
+    def test_no_more_than_the_user_says(self):
+        engine = make_engine(range(100_000), prefetch=3)
+        try:
+            this = engine.open(planner(range(100_000), 4).open())
+            for _ in range(500):
+                engine.next_batch(this)
+                assert this.requested - this.retrieved <= 3
+        finally:
+            engine.stop()
+
+
+def test_samples_are_what_the_facts_count():
+    engine = make_engine(range(12), template=Items(), shared_memory=3)
+    try:
+        this = engine.open(planner(range(12), 4).open())
+        assert wait_until(lambda: engine.facts().ready == 3 and engine.facts().up_since)
+        facts = engine.facts()
+        assert (facts.free, facts.filling, facts.held) == (0, 0, 0)
+        assert len(facts.busy_seconds) == 2
+        held = engine.next_batch(this)
+        assert np.array_equal(held[0]["item"], range(4))
+        facts = engine.facts()
+        assert (facts.ready, facts.held) == (2, 1)
+    finally:
+        engine.stop()

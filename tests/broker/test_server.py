@@ -1,0 +1,433 @@
+import itertools
+import logging
+import socket
+from contextlib import contextmanager
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+
+from crumpets_like import WorkerDied
+from crumpets_like.broker import Broker
+from crumpets_like.broker.assembly import rebuild_exception
+from crumpets_like.broker.processes import Wakeup
+from crumpets_like.broker.protocol import (
+    BatchHead,
+    Cancel,
+    Chunk,
+    Done,
+    Failure,
+    Item,
+    Kind,
+    Part,
+    Ready,
+    Results,
+    Segment,
+    Status,
+    Stop,
+    Submit,
+    WorkersUp,
+)
+from crumpets_like.broker.ring import NO_SLOT, StatusPage
+from crumpets_like.broker.runner import describe_failure
+from tests.support.loading import wait_until
+from tests.support.sockets import GARBAGE, Peers, addresses, in_thread
+
+SLOW = 0.1  # seconds per sample: nothing is grouped, and no second chunk is given in advance
+
+
+class Bench:
+    """A broker that runs in a thread, and everything that it talks to."""
+
+    def __init__(self, peers, names, nworkers, restarts=0, **options):
+        work, worker, results, control = names
+        self.peers, self.worker_address = peers, worker
+        self.results = peers.open(zmq.PULL, results, bind=True)
+        self.control = peers.open(zmq.PULL, control, bind=True)
+        self.broker = Broker(*names, nworkers=nworkers, restarts=restarts, **options)
+        self.producer = peers.open(zmq.PUSH, work)
+        self.status = StatusPage(bytearray(64 * nworkers), nworkers)
+        for worker_id in range(nworkers):
+            self.status.set_current_index(worker_id, -1)
+        self.supervisor, self.broker_side = socket.socketpair()
+        self.supervisor.settimeout(10)
+        self.workers = []
+        self.pids = {}
+        self.fresh_pids = itertools.count(1000)
+
+    def start_workers(self, count):
+        """Workers that say that they are ready, one after the other."""
+        self.workers = [self.start_worker(worker_id) for worker_id in range(count)]
+        if count:
+            assert self.control.receive() == (WorkersUp(count), [])
+
+    def start_worker(self, worker_id, name=b""):
+        name = name or b"%d" % worker_id
+        peer = self.peers.open(zmq.DEALER, self.worker_address, name=name)
+        self.pids[worker_id] = next(self.fresh_pids)
+        peer.send(Ready(worker_id, self.pids[worker_id]))
+        assert wait_until(lambda: self.broker._identities.get(worker_id) == name)
+        return peer
+
+    def submit(self, *rows, pass_id=1, epoch=0):
+        heads, position = [], 0
+        for number, count in enumerate(rows):
+            heads.append(BatchHead(number, NO_SLOT, count, position))
+            position += count
+        indices = np.arange(100, 100 + position).tobytes()
+        self.producer.send(Submit(pass_id, epoch, Kind.INDICES, heads), indices)
+
+    def work(self, worker, frames=(b"result",), seconds=SLOW):
+        """Let a worker finish the chunk that it has got; returns that, and the answer."""
+        chunk, (indices,) = worker.receive()
+        samples = sum(part.size for part in chunk.parts)
+        first = int(np.frombuffer(indices, np.int64)[0])
+        answer = Done(chunk.chunk_id, seconds * samples, [(0, len(frames), first)])
+        worker.send(answer, *frames)
+        return chunk, answer
+
+    def ended(self, worker_id, index=-1, code=-9):
+        """A worker is gone, says the supervisor; `index` is what it worked on."""
+        self.status.set_current_index(worker_id, index)
+        self.supervisor.sendall(msgpack.packb([worker_id, self.pids.get(worker_id, -1), code]))
+
+    def restart_requested(self):
+        return msgpack.unpackb(self.supervisor.recv(100))
+
+    def died(self):
+        message, (frame,) = self.control.receive()
+        assert isinstance(message, Failure)
+        return rebuild_exception(frame)
+
+
+@contextmanager
+def running(nworkers=1, ready=None, **options):
+    wakeup = Wakeup()
+    try:
+        with addresses("work", "worker", "consume", "control") as names, Peers() as peers:
+            bench = Bench(peers, names, nworkers, **options)
+            with bench.supervisor, bench.broker_side:
+                run = lambda: bench.broker.run(  # noqa: E731
+                    [wakeup.fileno()], bench.broker_side, bench.status
+                )
+                with in_thread(run, wakeup.set):
+                    bench.start_workers(nworkers if ready is None else ready)
+                    yield bench
+    finally:
+        wakeup.close()
+
+
+class TestWork:
+    def test_the_way_of_a_mini_batch(self):
+        with running() as bench:
+            bench.submit(3, pass_id=7, epoch=2)
+            chunk, (indices,) = bench.workers[0].receive()
+            assert chunk == Chunk(1, 2, Kind.INDICES, [Part(NO_SLOT, 3, 0, 3, 0)])
+            assert np.frombuffer(indices, np.int64).tolist() == [100, 101, 102]
+            bench.workers[0].send(Done(1, 0.75, [(0, 2, 100)]), b"a", b"b")
+            message, frames = bench.results.receive()
+            item = Item(7, 0, NO_SLOT, 3, Status.DONE, [Segment(0, 3, 2, 100)])
+            assert message == Results(0.25, 3, [item])
+            assert frames == [b"a", b"b"]
+
+    def test_samples_pass_through_untouched(self):
+        with running() as bench:
+            head = BatchHead(0, 5, 2, 40)
+            bench.producer.send(Submit(1, 0, Kind.SAMPLES, [head]), b"sample", b"\x80 no pickle")
+            chunk, frames = bench.workers[0].receive()
+            assert chunk == Chunk(1, 0, Kind.SAMPLES, [Part(5, 2, 0, 2, 40)])
+            assert frames == [b"sample", b"\x80 no pickle"]
+
+    def test_rows_of_several_workers_are_put_together(self):
+        with running(nworkers=2) as bench:
+            bench.submit(4)
+            bench.work(bench.workers[1], [b"second"])
+            assert bench.results.silent()
+            bench.work(bench.workers[0], [b"first"])
+            message, frames = bench.results.receive()
+            assert message.items[0].segments == [Segment(0, 2, 1, 100), Segment(2, 2, 1, 102)]
+            assert frames == [b"first", b"second"]
+
+    def test_workers_that_come_late_get_work(self):
+        with running(ready=0) as bench:
+            bench.submit(1)
+            bench.work(bench.start_worker(0))
+            bench.results.receive()
+
+    def test_a_failed_sample(self):
+        with running() as bench:
+            bench.submit(1)
+            chunk, _ = bench.workers[0].receive()
+            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [(1, 1, 100)]), b"the exception")
+            message, frames = bench.results.receive()
+            assert message.items == [Item(1, 0, NO_SLOT, 1, Status.FAILED, [])]
+            assert frames == [b"the exception"]
+
+    def test_cancel(self):
+        with running() as bench:
+            bench.submit(1, 1)
+            chunk, _ = bench.workers[0].receive()
+            bench.producer.send(Cancel(1))
+            message, _ = bench.results.receive()
+            assert message.items == [Item(1, 1, NO_SLOT, 1, Status.CANCELLED, [])]
+            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [(0, 1, 100)]), b"late")
+            message, frames = bench.results.receive()
+            assert message.items == [Item(1, 0, NO_SLOT, 1, Status.CANCELLED, [])]
+            assert frames == []
+
+    def test_options_reach_the_scheduler(self):
+        with running(nworkers=2, splittable=False, one_epoch=True) as bench:
+            bench.submit(4)
+            bench.submit(2, pass_id=2, epoch=1)
+            chunk, _ = bench.work(bench.workers[0])
+            assert chunk.parts == [Part(NO_SLOT, 4, 0, 4, 0)]
+            bench.results.receive()
+            # The first worker, which was busy, has asked last.
+            chunk, _ = bench.work(bench.workers[1])
+            assert chunk.epoch == 1
+
+
+class TestStrayMessages:
+    def test_doubled_and_unknown_answers_are_ignored(self, caplog):
+        with running() as bench, caplog.at_level(logging.INFO):
+            bench.submit(1)
+            _, answer = bench.work(bench.workers[0])
+            bench.workers[0].send(answer, b"again")
+            bench.workers[0].send(Done(99, 0.1, [(0, 0, 0)]))
+            message, frames = bench.results.receive()
+            assert (len(message.items), frames) == (1, [b"result"])
+            assert wait_until(lambda: caplog.text.count("came too late") == 2)
+            assert bench.results.silent()
+            bench.submit(1, pass_id=2)
+            bench.work(bench.workers[0])
+            bench.results.receive()
+
+    def test_a_late_answer_of_a_dead_worker_is_ignored(self):
+        with running(nworkers=2, restarts=9) as bench:
+            bench.submit(2)
+            chunk, _ = bench.workers[0].receive()
+            bench.work(bench.workers[1])
+            bench.ended(0, index=100)
+            assert bench.restart_requested() == 0
+            again, _ = bench.workers[1].receive()
+            assert again.parts == chunk.parts
+            assert again.chunk_id != chunk.chunk_id
+            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [(0, 1, 100)]), b"late")
+            bench.workers[1].send(Done(again.chunk_id, 0.1, [(0, 1, 100)]), b"good")
+            message, frames = bench.results.receive()
+            assert message.items[0].status == Status.DONE
+            assert frames == [b"good", b"result"]
+            assert bench.results.silent()
+
+    @pytest.mark.parametrize("number", range(len(GARBAGE)))
+    @pytest.mark.parametrize("to", ["work", "worker"])
+    def test_garbage_is_dropped_and_logged_and_the_run_goes_on(self, caplog, to, number):
+        with running() as bench, caplog.at_level(logging.WARNING):
+            if to == "work":
+                bench.producer.send_raw(GARBAGE[number])
+            else:
+                stranger = bench.peers.open(zmq.DEALER, bench.worker_address)
+                stranger.send_raw(GARBAGE[number])
+            assert wait_until(lambda: "dropped a message" in caplog.text)
+            bench.submit(1)
+            bench.work(bench.workers[0])
+            bench.results.receive()
+
+    def test_garbage_from_a_worker_in_the_middle_of_its_work(self, caplog):
+        with running() as bench, caplog.at_level(logging.WARNING):
+            bench.submit(1)
+            for frames in GARBAGE:
+                bench.workers[0].send_raw(frames)
+            bench.work(bench.workers[0])
+            message, _ = bench.results.receive()
+            assert message.items[0].status == Status.DONE
+        assert caplog.text.count("dropped a message") == len(GARBAGE)
+
+
+class TestEnd:
+    def test_stop(self):
+        with running(nworkers=2) as bench:
+            bench.producer.send(Stop())
+            assert [worker.receive()[0] for worker in bench.workers] == [Stop(), Stop()]
+
+    def test_a_process_that_is_needed_ends(self):
+        with running() as bench:
+            worker = bench.workers[0]
+            bench.supervisor.close()
+            assert worker.receive()[0] == Stop()
+
+    def test_a_death_descriptor(self):
+        wakeup = Wakeup()
+        with addresses("work", "worker", "consume", "control") as names:
+            wakeup.set()
+            Broker(*names, nworkers=1).run([wakeup.fileno()])  # returns
+        wakeup.close()
+
+
+class TestWorkers:
+    def test_up_once_all_of_them_are_ready(self):
+        with running(nworkers=2, ready=0) as bench:
+            bench.start_worker(1)
+            assert bench.control.silent()
+            bench.start_worker(0)
+            assert bench.control.receive()[0] == WorkersUp(2)
+
+    def test_a_replacement_is_not_one_more(self):
+        with running(nworkers=2, ready=0, restarts=1) as bench:
+            bench.start_worker(0)
+            bench.submit(1)
+            bench.ended(0)
+            assert bench.restart_requested() == 0
+            bench.start_worker(0, name=b"new")
+            assert bench.control.silent(), "worker 1 is not up yet"
+            bench.start_worker(1)
+            assert bench.control.receive()[0] == WorkersUp(2)
+
+    def test_one_that_is_gone_before_it_is_heard(self):
+        with running(nworkers=1, restarts=1) as bench:
+            bench.ended(0)
+            assert bench.restart_requested() == 0
+            bench.workers[0].send(Ready(0, bench.pids[0]))
+            bench.submit(1)
+            assert bench.workers[0].silent()
+            bench.work(bench.start_worker(0, name=b"new"))
+            bench.results.receive()
+
+    def test_an_error_in_setup_is_passed_on(self):
+        with running(ready=0) as bench:
+            peer = bench.peers.open(zmq.DEALER, bench.worker_address)
+            peer.send(Failure(0), describe_failure(KeyError("in setup")))
+            message, (frame,) = bench.control.receive()
+            assert message == Failure(0)
+            assert isinstance(rebuild_exception(frame), KeyError)
+
+    def test_one_that_cannot_be_reached(self, caplog):
+        """It has gone, but its exit is not known yet: others get its chunk when it is."""
+        with running(nworkers=2, restarts=1) as bench, caplog.at_level(logging.INFO):
+            bench.broker._identities[0] = b"gone"
+            bench.submit(1, 1)
+            assert wait_until(lambda: "worker 0 cannot be reached" in caplog.text)
+            bench.work(bench.workers[1])
+            bench.results.receive()
+            bench.ended(0)
+            assert bench.restart_requested() == 0
+            bench.work(bench.workers[1])
+            message, _ = bench.results.receive()
+            assert message.items[0].number == 0
+
+
+class TestDeaths:
+    def test_a_sample_that_ends_two_workers_is_the_culprit(self):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(4, 1)
+            worker = bench.workers[0]
+            for attempt in range(2):
+                chunk, _ = worker.receive()
+                assert chunk.parts == [Part(NO_SLOT, 4, 0, 4, 0)]
+                bench.ended(0, index=102)
+                assert bench.restart_requested() == 0
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            message, (frame,) = bench.results.receive()
+            assert message.items[0].status == Status.FAILED
+            died = rebuild_exception(frame)
+            assert isinstance(died, WorkerDied)
+            assert (died.worker_id, died.pid, died.index) == (0, 1001, 102)
+            assert died.signal_name == "SIGKILL"
+            assert "ended 2 workers" in str(died)
+            assert bench.status.current_index(0) == -1
+            chunk, _ = bench.work(worker)
+            assert chunk.parts == [Part(NO_SLOT, 1, 0, 1, 4)]
+            message, _ = bench.results.receive()
+            assert message.items[0].status == Status.DONE
+
+    def test_among_several_mini_batches_it_is_the_one_with_the_sample(self):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(1, pass_id=9)
+            bench.work(bench.workers[0], seconds=1e-6)
+            bench.results.receive()
+            bench.submit(*[1] * 8)
+            worker = bench.workers[0]
+            for attempt in range(2):
+                _, (indices,) = worker.receive()
+                assert 103 in np.frombuffer(indices, np.int64)
+                bench.ended(0, index=103)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+                if attempt == 0:  # rows of the dead are given again piece by piece
+                    for _ in range(3):
+                        bench.work(worker, seconds=1e-6)
+                        bench.results.receive()
+            message, _ = bench.results.receive()
+            assert [item.number for item in message.items] == [3]
+            assert message.items[0].status == Status.FAILED
+
+    def test_different_samples_are_no_culprits(self):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(4)
+            worker = bench.workers[0]
+            for attempt in range(4):
+                worker.receive()
+                bench.ended(0, index=100 + attempt)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            bench.work(worker)
+            message, _ = bench.results.receive()
+            assert message.items[0].status == Status.DONE
+
+    def test_one_that_did_nothing_is_replaced(self):
+        with running(nworkers=1, restarts=1) as bench:
+            bench.ended(0)
+            assert bench.restart_requested() == 0
+            bench.submit(1)
+            bench.work(bench.start_worker(0, name=b"new"))
+            bench.results.receive()
+
+    @pytest.mark.parametrize("index", [-1, 100])
+    def test_the_last_restart_is_used_up(self, index):
+        with running(nworkers=1, restarts=0) as bench:
+            bench.submit(1)
+            bench.workers[0].receive()
+            bench.ended(0, index=index, code=3)
+            died = bench.died()
+            assert isinstance(died, WorkerDied)
+            assert (died.worker_id, died.exit_code, died.signal_name) == (0, 3, None)
+            assert died.index == (None if index < 0 else index)
+            assert "limit of restarts" in str(died)
+
+    def test_exits_may_come_in_pieces(self):
+        with running(nworkers=2, restarts=2) as bench:
+            data = msgpack.packb([0, 1000, -9]) + msgpack.packb([1, 1001, -9])
+            for byte in data:
+                bench.supervisor.sendall(bytes([byte]))
+            requests = msgpack.Unpacker()
+            got = []
+            while len(got) < 2:
+                requests.feed(bench.supervisor.recv(100))
+                got += requests
+            assert got == [0, 1]
+
+
+class TestArguments:
+    @pytest.mark.parametrize("number", range(4))
+    @pytest.mark.parametrize(("address", "error"), [("nonsense", ValueError), (5, TypeError)])
+    def test_addresses(self, number, address, error):
+        names = ["work_address", "worker_address", "result_address", "control_address"]
+        with addresses("work", "worker", "consume", "control") as given:
+            given[number] = address
+            with pytest.raises(error, match=f"^{names[number]}.*{address}"):
+                Broker(*given, nworkers=1)
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"nworkers": 0}, ValueError),
+            ({"nworkers": 1.5}, TypeError),
+            ({"nworkers": 1, "restarts": -1}, ValueError),
+            ({"nworkers": 1, "restarts": "2"}, TypeError),
+        ],
+    )
+    def test_numbers(self, options, error):
+        argument = list(options)[-1]
+        with pytest.raises(error, match=f"{argument} must be .*{options[argument]}"):
+            Broker("ipc:///a", "ipc:///b", "ipc:///c", "ipc:///d", **options)
