@@ -8,6 +8,7 @@ cause and the knob to turn.
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 __all__ = [
     "BufferExhausted",
@@ -47,8 +48,8 @@ class BufferExhausted(LoaderError, MemoryError):
         self.held = held
         self.limit = limit
 
-    def __reduce__(self) -> tuple[type[BufferExhausted], tuple[int, int]]:
-        return type(self), (self.held, self.limit)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.held, self.limit), self.__dict__
 
 
 class LoaderTimeout(LoaderError, TimeoutError):
@@ -69,8 +70,8 @@ class LoaderTimeout(LoaderError, TimeoutError):
         self.seconds = seconds
         self.detail = detail
 
-    def __reduce__(self) -> tuple[type[LoaderTimeout], tuple[float, str]]:
-        return type(self), (self.seconds, self.detail)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.seconds, self.detail), self.__dict__
 
 
 class WorkerError(LoaderError):
@@ -92,8 +93,8 @@ class WorkerError(LoaderError):
         self.text = text
         self.worker_traceback = worker_traceback
 
-    def __reduce__(self) -> tuple[type[WorkerError], tuple[str, str, str]]:
-        return type(self), (self.class_name, self.text, self.worker_traceback)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.class_name, self.text, self.worker_traceback), self.__dict__
 
 
 class WorkerDied(LoaderError):
@@ -135,8 +136,9 @@ class WorkerDied(LoaderError):
         )
         super().__init__(f"Worker {worker_id} (pid {pid}) {ended}{where}. {why}{cause}".rstrip())
 
-    def __reduce__(self) -> tuple[type[WorkerDied], tuple[int, int, int, int | None, str]]:
-        return type(self), (self.worker_id, self.pid, self.exit_code, self.index, self.why)
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self.worker_id, self.pid, self.exit_code, self.index, self.why)
+        return type(self), arguments, self.__dict__
 
 
 def signal_name(exit_code: int) -> str | None:

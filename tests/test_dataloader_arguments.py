@@ -76,6 +76,7 @@ REFUSED = [
     ({"start_method": "threads"}, ValueError, "start_method .* 'threads'"),
     ({"max_buffers": 0}, ValueError, "max_buffers .* 0"),
     ({"max_buffers": 3, "shared_memory": 4}, ValueError, "max_buffers .*shared_memory.* 3 and 4"),
+    ({"max_buffers": 2, "num_mini_batches": 4}, ValueError, "max_buffers .*num_mini_b.* 2 and 4"),
     (
         {"seed_globals": True, "start_method": "thread"},
         ValueError,

@@ -127,6 +127,10 @@ class TestSampleGenerators:
         values = {value for epoch in expected + other for _, value in epoch}
         assert len(values) == 6 * 11
 
+    def test_seeds_of_any_size(self):
+        seen = [draws(Draws(), n, seed=2**70, start_method="fork")[0] for n in (0, 2)]
+        assert seen[0] == seen[1]
+
     def test_without_a_seed_every_run_differs(self):
         runs = [draws(Draws(), 0, seed=None)[0] for _ in range(2)]
         values = {value for run in runs for epoch in run for _, value in epoch}

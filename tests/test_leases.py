@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crumpets_like import BufferExhausted, TurboDataLoader
-from tests.support.leasing import Numbers, Rows, keep_everything
+from crumpets_like import BufferExhausted, TurboDataLoader, Worker
+from tests.support.leasing import FreeForm, Listed, Numbers, Rows, keep_everything
 from tests.support.scenario import run_scenario
+
+KINDS = ["buffers", "lists", "free form"]
 
 
 @pytest.mark.parametrize("kind", ["batches", "slices", "memoryviews"])
@@ -54,9 +56,23 @@ def test_batches_outlive_the_loader() -> None:
         view += 1  # views are writable
 
 
-@pytest.mark.parametrize("nworkers", [0, 2])
-def test_exhausted_buffers_name_the_batches_held(nworkers: int) -> None:
-    with TurboDataLoader(Numbers(4000), 4, Rows(), nworkers, max_buffers=8) as loader:
+@pytest.mark.parametrize("worker", [Rows(), Listed(), FreeForm((1000,))], ids=KINDS)
+@pytest.mark.parametrize("nworkers", [0, 1])
+def test_a_buffer_is_free_at_once(nworkers: int, worker: Worker) -> None:
+    with TurboDataLoader(Numbers(800), 4, worker, nworkers, max_buffers=4) as loader:
+        gc.disable()
+        try:
+            for _, batch in loader:
+                batch.clear()
+                assert loader.statistics().buffers_held == 0
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize("worker", [Rows(), Listed(), FreeForm((1000,))], ids=KINDS)
+@pytest.mark.parametrize("nworkers", [0, 1])  # free-form results of several workers are joined
+def test_exhausted_buffers_name_the_batches_held(nworkers: int, worker: Worker) -> None:
+    with TurboDataLoader(Numbers(4000), 4, worker, nworkers, max_buffers=8) as loader:
         iterator = iter(loader)
         held = [next(iterator) for _ in range(8)]
         for _ in range(3):
@@ -104,3 +120,33 @@ def test_the_base_of_all_fields_is_the_ring() -> None:
         assert isinstance(base, np.ndarray)
         assert base is mini_batch["y"].base
         assert type(base.base).__name__ == "mmap"
+
+
+def epoch(shared_memory: bool | int, worker: Worker) -> list[Any]:
+    """Values of two batches that are cut into mini-batches, in plain lists."""
+    with TurboDataLoader(
+        Numbers(14), 8, worker, 2, num_mini_batches=2, shared_memory=shared_memory
+    ) as loader:
+        return [
+            {key: value.tolist() for key, value in part.items()}
+            for _, batch in loader
+            for part in batch
+        ]
+
+
+@pytest.mark.parametrize("worker", [Rows(), FreeForm((1000,))], ids=["buffers", "free form"])
+def test_results_are_the_same_without_shared_memory(worker: Worker) -> None:
+    expected = epoch(True, worker)
+    assert [row for part in expected for row in part["y"]] == list(range(14))
+    for shared_memory in (False, 0, 1):
+        assert epoch(shared_memory, worker) == expected
+
+
+@pytest.mark.parametrize(("shared_memory", "most", "least"), [(1, 1, 0), (2, 2, 1), (True, 256, 5)])
+def test_true_is_not_one(shared_memory: bool | int, most: int, least: int) -> None:
+    with TurboDataLoader(Numbers(4000), 4, Rows(), 3, shared_memory=shared_memory) as loader:
+        batch = next(iter(loader))
+        facts = loader.statistics()
+    assert facts.buffers_held == 1
+    assert least <= facts.buffers_free + facts.buffers_filling + facts.buffers_ready <= most
+    del batch

@@ -14,9 +14,10 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @linux
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize(("name", "size"), [("RLIMIT_AS", 8 << 30), ("RLIMIT_FSIZE", 1 << 28)])
-def test_smaller_mappings(name: str, size: int) -> None:
-    run_scenario(with_limit, name, size, timeout=60).check()
+def test_smaller_mappings(name: str, size: int, start_method: str) -> None:
+    run_scenario(with_limit, name, size, start_method, timeout=60).check()
 
 
 @linux

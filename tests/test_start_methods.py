@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crumpets_like import TurboDataLoader, Worker
+from crumpets_like import BufferWorker, TurboDataLoader, Worker
 from tests.support import scripts
 from tests.support.scenario import run_scenario
 
@@ -65,6 +65,23 @@ def test_an_unpicklable_dataset_is_named() -> None:
         loader.start()
 
 
+class Forgetful(BufferWorker):
+    """Does not call the constructor of its base class."""
+
+    def __init__(self, declare: bool) -> None:
+        if declare:
+            self.add_buffer("x", ((), "f4"))
+
+
+def test_a_forgotten_call_of_the_constructor_is_named() -> None:
+    with pytest.raises(TypeError, match=r"Forgetful\.__init__ must call super\(\)\.__init__\(\)"):
+        Forgetful(True)
+    for nworkers in (0, 1):
+        loader = TurboDataLoader(range(8), 4, Forgetful(False), nworkers)
+        with pytest.raises(TypeError, match=r"Forgetful\.__init__ must call super"):
+            loader.start()
+
+
 class Counting(Worker):
     """Changes itself with every sample."""
 
@@ -77,7 +94,7 @@ class Counting(Worker):
         return {"seen": self.seen, "worker": self.worker_id}
 
 
-@pytest.mark.parametrize(("nworkers", "start_method"), [(0, None), (1, "thread"), (1, "fork")])
+@pytest.mark.parametrize(("nworkers", "start_method"), [(0, None), *((1, m) for m in ALL[1:])])
 def test_the_template_is_not_changed(nworkers: int, start_method: str | None) -> None:
     template = Counting()
     before = dict(vars(template))

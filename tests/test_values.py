@@ -151,7 +151,7 @@ def test_an_own_collate_gets_the_whole_mini_batch() -> None:
     assert all(batch["ids"].shape == (8, 6) for batch in batches)
 
 
-AWKWARD = {
+AWKWARD: dict[str, list[Any]] = {
     "dtypes": [np.ones(2, dtype) for dtype in ("i2", "u2", "f4", ">f4", "i2", "u2", "f4", "?")],
     "lengths": [np.ones(n, dtype) for n in (2, 3) for dtype in ("f4", "f8", "f4", ">i2")],
     "scalars or None": [*map(np.float32, range(5)), None, None, None],

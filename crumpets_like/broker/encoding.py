@@ -77,13 +77,12 @@ class _Encoder:
     def __init__(self, arena: Arena | None) -> None:
         self._arena = arena
         self.frames: list[Frame] = []
-        self._packer = msgpack.Packer(default=self._extension, strict_types=True)
 
     def pack(self, obj: Any) -> Any:
         try:
-            return self._packer.pack(obj)
+            # No packer is kept: it and this object would be a cycle that keeps the arrays.
+            return msgpack.packb(obj, default=self._extension, strict_types=True)
         except (OverflowError, ValueError, RecursionError):  # huge integers, lone surrogates, depth
-            self._packer.reset()
             return msgpack.packb(self._pickle(obj))
 
     def _extension(self, obj: Any) -> msgpack.ExtType:
@@ -153,27 +152,38 @@ def encode(columns: dict[str, Any], arena: Arena | None) -> list[Frame]:
     return [msgpack.packb(packed), *encoder.frames]
 
 
-def decode(frames: Sequence[Any], base: NDArray[np.uint8] | None) -> dict[str, Any]:
-    """Decode what :func:`encode` made; arrays in the slot become views of `base`."""
-    if not frames:
-        return {}
+class _Decoder:
+    """Decodes with references to nothing but its arguments.
 
-    def extension(code: int, data: bytes) -> Any:
+    Functions that call each other would be a cycle, which keeps the slot until it is collected.
+    """
+
+    def __init__(self, frames: Sequence[Any], base: NDArray[np.uint8] | None) -> None:
+        self._frames = frames
+        self._base = base
+
+    def unpack(self, data: bytes) -> Any:
+        return msgpack.unpackb(data, ext_hook=self._extension, strict_map_key=False)
+
+    def _extension(self, code: int, data: bytes) -> Any:
         if code == _NUMPY:
             value = msgpack_numpy.unpackb(data)
             return value.copy() if isinstance(value, np.ndarray) else value
         if code == _ARRAY_IN_SLOT:
             dtype, shape, offset = msgpack.unpackb(data)
-            return np.ndarray(tuple(shape), np.dtype(dtype), base, offset)
+            return np.ndarray(tuple(shape), np.dtype(dtype), self._base, offset)
         if code == _ARRAY_IN_FRAME:
             dtype, shape, number = msgpack.unpackb(data)
-            return np.frombuffer(bytearray(frames[number]), np.dtype(dtype)).reshape(shape)
+            return np.frombuffer(bytearray(self._frames[number]), np.dtype(dtype)).reshape(shape)
         stream, buffers = msgpack.unpackb(data)
-        return pickle.loads(stream, buffers=[unpack(buffer) for buffer in buffers])
+        return pickle.loads(stream, buffers=[self.unpack(buffer) for buffer in buffers])
 
-    def unpack(data: bytes) -> Any:
-        return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False)
 
+def decode(frames: Sequence[Any], base: NDArray[np.uint8] | None) -> dict[str, Any]:
+    """Decode what :func:`encode` made; arrays in the slot become views of `base`."""
+    if not frames:
+        return {}
+    unpack = _Decoder(frames, base).unpack
     return {unpack(key): unpack(data) for key, data in msgpack.unpackb(frames[0]).items()}
 
 

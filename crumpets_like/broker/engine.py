@@ -18,7 +18,7 @@ from .addresses import make_addresses, remove_directory, sweep
 from .buffers import SlotLayout
 from .consumer import END, Consumer
 from .launch import SupervisorHandle
-from .payload import Payload, load_payload
+from .payload import Payload, copy_template
 from .processes import THREAD_NAME, Wakeup
 from .producer import Pass, Producer
 from .ring import BufferRing
@@ -35,7 +35,7 @@ START_METHODS = ("forkserver", "spawn", "fork", "thread")
 _TINY_RING = 1 << 24  # bytes: while slots are tiny, so much may be requested ahead
 _MOST_AHEAD = 256  # mini-batches
 _SECONDS_AHEAD = 0.04  # per worker: two groups of CHUNK_SECONDS with it, as much ready
-_STOP_SECONDS = 1.8  # then by force
+_STOP_SECONDS = 1.5  # then by force
 
 
 class EngineOptions:
@@ -169,12 +169,10 @@ class Engine:
         payload: Payload | None = None
         try:
             # First of all: it takes longest, and "fork" must come before our threads and sockets.
-            supervisor = parts.supervisor = SupervisorHandle(options.start_method)
+            supervisor = parts.supervisor = SupervisorHandle(options.start_method, uid)
             sweep()
-            contents: dict[str, Any] = {"worker_template": options.worker_template}
-            if not in_threads:  # threads share the dataset
-                contents["dataset"] = options.dataset
-            payload = Payload(contents)
+            contents = {"worker_template": options.worker_template, "dataset": options.dataset}
+            payload = Payload({} if in_threads else contents)
             ring = parts.ring = ring_for(options)
             kinds = (("work", 1), ("worker", 1), ("consume", 1), ("control", 1))
             work, worker, consume, control = (a[0] for a in make_addresses(uid, "loader", kinds))
@@ -188,7 +186,7 @@ class Engine:
                 splittable=options.splittable,
                 # Threads share the dataset, and with it the epoch that it was told.
                 one_epoch=in_threads and hasattr(options.dataset, "set_epoch"),
-                seed=options.seed,
+                seed=str(options.seed),
                 seed_globals=options.seed_globals,
                 stride=ring.geometry.stride,
                 slots=ring.geometry.slots,
@@ -209,7 +207,7 @@ class Engine:
             )
             consumer.start()
             if in_threads:
-                self._start_threads(payload, settings)
+                self._start_threads(settings)
             ring.touch()
         except BaseException:
             _stop(parts, os.getpid())
@@ -218,19 +216,18 @@ class Engine:
             if payload is not None:
                 payload.close()
 
-    def _start_threads(self, payload: Payload, settings: Settings) -> None:
+    def _start_threads(self, settings: Settings) -> None:
         parts = self._parts
         parts.wakeup = Wakeup()
         for worker_id in range(settings.nworkers):
-            template = load_payload(payload.descriptor, payload.size)["worker_template"]
             runner = Runner(
-                template,
+                copy_template(self._options.worker_template),
                 self._options.dataset,
                 parts.ring.mapping,
                 settings.geometry,
                 settings.rows,
                 worker_id=worker_id,
-                seed=settings.seed,
+                seed=self._options.seed,
                 seed_globals=False,
             )
             thread = threading.Thread(

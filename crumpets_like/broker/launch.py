@@ -50,6 +50,8 @@ class SupervisorHandle:
     ----------
     start_method : str
         ``"fork"`` forks this process, everything else starts a fresh interpreter.
+    uid : str
+        Names the private folder of the sockets.
 
     Attributes
     ----------
@@ -59,14 +61,14 @@ class SupervisorHandle:
         Death descriptor.
     """
 
-    def __init__(self, start_method: str) -> None:
+    def __init__(self, start_method: str, uid: str) -> None:
         self._channel, theirs = socket.socketpair()
         try:
             with theirs:
                 if start_method == "fork":
-                    self.pid = self._fork(theirs)
+                    self.pid = self._fork(theirs, uid)
                 else:
-                    self.pid = self._start_interpreter(theirs)
+                    self.pid = self._start_interpreter(theirs, uid)
             self.death = death_descriptor(self.pid)
         except BaseException:
             self._channel.close()
@@ -74,7 +76,7 @@ class SupervisorHandle:
         self.exit_code: int | None = None
         self._lock = threading.Lock()
 
-    def _fork(self, theirs: socket.socket) -> int:
+    def _fork(self, theirs: socket.socket, uid: str) -> int:
         for stream in (sys.stdout, sys.stderr):  # or both processes would write what is buffered
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -88,12 +90,13 @@ class SupervisorHandle:
             self._channel.close()
             from .supervisor import supervise
 
-            supervise(theirs)
+            supervise(theirs, uid)
         finally:
             os._exit(1)
 
-    def _start_interpreter(self, theirs: socket.socket) -> int:
-        call = f"from crumpets_like.broker.supervisor import main; main({theirs.fileno()})"
+    def _start_interpreter(self, theirs: socket.socket, uid: str) -> int:
+        arguments = f"{theirs.fileno()}, {uid!r}"
+        call = f"from crumpets_like.broker.supervisor import main; main({arguments})"
         process = subprocess.Popen(
             interpreter_command(call),
             pass_fds=[theirs.fileno()],
@@ -115,6 +118,7 @@ class SupervisorHandle:
             self._channel.shutdown(socket.SHUT_RDWR)  # children that the user forked have it, too
         self._channel.close()
         if not wait_readable([self.death], timeout):
+            os.kill(self.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)  # its session: broker and workers as well
         self.reap()

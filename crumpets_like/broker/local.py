@@ -19,7 +19,7 @@ from ..errors import BufferExhausted, LoaderClosed, WorkerError
 from ..seeding import preserve_globals
 from .assembly import RawBatch, assemble
 from .engine import EngineFacts, EngineOptions, ring_for
-from .payload import Payload, load_payload
+from .payload import copy_template
 from .protocol import Kind, Part, Segment, Status
 from .ring import BufferRing
 from .runner import Runner
@@ -55,11 +55,7 @@ class LocalEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._stopped = False
-        payload = Payload({"worker_template": options.worker_template})
-        try:
-            worker = load_payload(payload.descriptor, payload.size)["worker_template"]
-        finally:
-            payload.close()
+        worker = copy_template(options.worker_template)
         self.ring: BufferRing = ring_for(options)
         try:
             self._runner = Runner(

@@ -14,6 +14,9 @@ from pathlib import Path
 
 __all__ = ["address_space_left", "anonymous_file", "available_memory", "hide_from_dumps"]
 
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
+
 
 def anonymous_file(name: str, size: int) -> int:
     """Create a shared segment of `size` bytes and return its descriptor.
@@ -58,23 +61,23 @@ def available_memory() -> int:
 def _cgroup_headrooms() -> list[int]:
     """Bytes left in each control group (v1 and v2) above this process."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = _OWN_CGROUPS.read_text().splitlines()
     except OSError:
         return []
     headrooms = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, limit_name, usage_name = "/sys/fs/cgroup", "memory.max", "memory.current"
+            root, limit_name, usage_name = _CGROUPS, "memory.max", "memory.current"
         elif "memory" in controllers.split(","):
             root, limit_name, usage_name = (
-                "/sys/fs/cgroup/memory",
+                _CGROUPS / "memory",
                 "memory.limit_in_bytes",
                 "memory.usage_in_bytes",
             )
         else:
             continue
-        group = Path(root + path)
+        group = root / path.lstrip("/")
         for folder in (group, *group.parents):
             try:
                 limit = (folder / limit_name).read_text().strip()
@@ -83,7 +86,7 @@ def _cgroup_headrooms() -> list[int]:
                 limit = "max"
             if limit != "max":
                 headrooms.append(int(limit) - int(usage) + _reclaimable(folder))
-            if str(folder) == root:
+            if folder == root:
                 break
     return headrooms
 

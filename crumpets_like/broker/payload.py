@@ -12,6 +12,7 @@ one file offset between all workers, and they would read each other's records.
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 import pickle
@@ -24,7 +25,7 @@ import msgpack
 from .buffers import align
 from .memory import anonymous_file
 
-__all__ = ["Payload", "load_payload"]
+__all__ = ["Payload", "copy_template", "load_payload"]
 
 _OUT_OF_BAND = 1 << 16  # bytes: smaller buffers are not worth a page of their own
 
@@ -96,6 +97,18 @@ def load_payload(descriptor: int, size: int) -> Any:
         if not hasattr(main, name):
             setattr(main, name, value)
     return obj
+
+
+def copy_template(template: Any) -> Any:
+    """Return a copy for a worker of this process.
+
+    No pickle: that would exchange the methods of classes that travel by value, here of all places,
+    for copies which do not see the globals of their module.
+    """
+    try:
+        return copy.deepcopy(template, {id(module): module for module in sys.modules.values()})
+    except Exception as error:
+        raise _explain({"worker_template": template}, error) from error
 
 
 def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:

@@ -48,11 +48,20 @@ def describe_failure(error: BaseException, note: str = "") -> bytes:
     try:
         described = dump_object((error, name, str(error), text))
         copy = pickle.loads(described)[0]
-        if type(copy) is type(error) and repr(copy.args) == repr(error.args):
+        if type(copy) is type(error) and _same_arguments(copy.args, error.args):
             return described
     except Exception:  # noqa: BLE001  user classes may raise anything when pickled or unpickled
         pass
     return dump_object((None, name, _text_of(error), text))
+
+
+def _same_arguments(copies: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
+    """Whether the arguments of an exception have survived, as far as that can be told."""
+    return len(copies) == len(arguments) and all(
+        type(copy) is type(argument)
+        and (not isinstance(argument, str | bytes | int) or copy == argument)
+        for copy, argument in zip(copies, arguments, strict=True)
+    )
 
 
 def _text_of(error: BaseException) -> str:

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 import msgpack
 
+from .addresses import remove_directory
 from .processes import (
     death_descriptor,
     name_process,
@@ -39,13 +40,21 @@ BROKER_DIED = 3  # exit code: the broker ended without being asked
 _GRACE = 1.0  # seconds that workers get to end by themselves
 
 
-def main(channel: int) -> NoReturn:
+def main(channel: int, uid: str) -> NoReturn:
     """Entry of a supervisor that is a fresh interpreter."""
-    supervise(socket.socket(fileno=channel))
+    supervise(socket.socket(fileno=channel), uid)
 
 
-def supervise(channel: socket.socket) -> NoReturn:
-    """Body of the supervisor process; `channel` brings the settings and, by its end, the stop."""
+def supervise(channel: socket.socket, uid: str) -> NoReturn:
+    """Body of the supervisor process.
+
+    Parameters
+    ----------
+    channel : socket
+        Brings the settings and, by its end, the stop.
+    uid : str
+        Names the private folder of the sockets, which nobody else may be left to remove.
+    """
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -53,6 +62,8 @@ def supervise(channel: socket.socket) -> NoReturn:
         settings = _receive_settings(channel)
         code = 0 if settings is None else _Supervisor(settings, channel).run()
     finally:
+        with contextlib.suppress(Exception):
+            remove_directory(uid)
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(code)
@@ -82,7 +93,7 @@ class _Supervisor:
         self._method = settings.start_method
         name_process("crumpets-superv")
         if os.getppid() != settings.trainer:
-            os._exit(1)
+            raise ProcessLookupError("The training process has ended.")
 
     def run(self) -> int:
         """Start everything, watch it, end it; returns the exit code."""

@@ -143,7 +143,7 @@ def _serve_process(
     # NOTE [Unpickle late] in payload.py: not before this process exists.
     try:
         template = load_payload(settings.payload, settings.payload_size)
-        seeding.seed_worker_globals(settings.seed, worker_id)
+        seeding.seed_worker_globals(int(settings.seed), worker_id)
         limit_threads()
         memory = mmap.mmap(settings.ring, settings.geometry.size)
         runner = Runner(
@@ -153,7 +153,7 @@ def _serve_process(
             settings.geometry,
             settings.rows,
             worker_id=worker_id,
-            seed=settings.seed,
+            seed=int(settings.seed),
             seed_globals=settings.seed_globals,
         )
     except BaseException as error:  # noqa: BLE001  reported, then this worker ends

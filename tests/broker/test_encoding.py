@@ -334,6 +334,11 @@ class TestStacking:
         assert stack_or_list(values) is values
 
 
+MIXED = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.floats(0, 1),
+    st.sampled_from([np.float32(0.1), np.int8(3), np.array(2), np.array(5, ">i4"), np.array("x")]),
+)
 NUMBERS = boolean_dtypes() | integer_dtypes() | floating_dtypes()
 ROWS = st.one_of(
     st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=6),
@@ -341,6 +346,8 @@ ROWS = st.one_of(
     st.lists(st.text(max_size=2) | st.none() | st.integers(0, 9), min_size=1, max_size=6),
     st.lists(arrays("i4", array_shapes(max_dims=2, max_side=2)), min_size=1, max_size=6),
     st.lists(arrays(NUMBERS, 2), min_size=1, max_size=6),
+    st.lists(arrays(scalar_dtypes(), 2), min_size=1, max_size=6),
+    st.lists(MIXED, min_size=1, max_size=6),
     st.lists(st.integers(-2, 2) | st.integers(2**63 - 2, 2**64 + 2), min_size=1, max_size=6),
     st.lists(
         st.sampled_from([None, np.float32(1), np.float64(2), np.array(3, "i2"), 4]),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from crumpets_like.broker import payload as payload_module
-from crumpets_like.broker.payload import Payload, load_payload
+from crumpets_like.broker.payload import Payload, copy_template, load_payload
 from tests.support.scenario import run_scenario
 
 
@@ -99,6 +99,18 @@ def test_modules_that_unpickling_needs():
     assert set(payload.modules) <= set(sys.modules)
 
 
+class Slots:
+    __slots__ = ("lock",)
+
+    def __init__(self, lock):
+        self.lock = lock
+
+
+class LeavesOut(Holder):
+    def __getstate__(self):
+        return {"kept": self.kept}
+
+
 class TestWhatCannotBePickled:
     @pytest.mark.parametrize(
         ("obj", "path"),
@@ -110,6 +122,8 @@ class TestWhatCannotBePickled:
             ({"dataset": {"a": 1, "b": (1, threading.Lock())}}, r"dataset\['b'\]\[1\]"),
             ({"worker_template": Holder(stream=(i for i in ()))}, r"worker_template\.stream"),
             ({"worker_template": 1, "dataset": threading.Lock()}, "dataset"),
+            ({"dataset": Slots(threading.Lock())}, r"dataset\.lock"),
+            ({"dataset": LeavesOut(kept=threading.Lock(), left=iter([]))}, r"dataset\.kept"),
         ],
     )
     def test_the_error_names_the_attribute(self, obj, path):
@@ -134,6 +148,33 @@ class TestWhatCannotBePickled:
     def test_sockets(self):
         with socket.socket() as made, pytest.raises(TypeError, match=r"^dataset\.socket cannot"):
             Payload({"dataset": Holder(socket=made)})
+
+
+def test_copies_for_this_process_share_classes_functions_and_modules():
+    seen = []
+
+    class Local:
+        def __init__(self, **attributes):
+            self.__dict__.update(attributes)
+
+        def see(self, value):
+            seen.append(value)
+
+    before = Local.see
+    template = Local(items=[1], array=np.arange(3), module=os, function=len, add=lambda x: x + 1)
+    made = copy_template(template)
+    assert type(made) is Local
+    assert Local.see is before
+    assert made.items is not template.items
+    assert not np.shares_memory(made.array, template.array)
+    assert (made.module, made.function, made.add) == (os, len, template.add)
+    made.see(5)
+    assert seen == [5]
+
+
+def test_the_error_for_a_template_that_cannot_be_copied():
+    with pytest.raises(TypeError, match=r"^worker_template\.inner\.lock cannot be sent"):
+        copy_template(Holder(inner=Holder(lock=threading.Lock())))
 
 
 def test_no_descriptor_is_lost_when_writing_fails(monkeypatch):

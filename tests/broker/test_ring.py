@@ -180,6 +180,13 @@ class TestWaiting:
         thread.join()
         assert ring.take() == slots[1]
 
+    def test_a_slot_that_came_back_before_is_not_waited_for(self, make):
+        ring = make(buffers=1, max_buffers=1)
+        ring.give_back(ring.take())
+        assert ring.held == 0, "which takes note of the slot"
+        assert ring.wait_for_return(10)
+        assert ring.take() is not None
+
     def test_wake_ends_it(self, make):
         ring = make()
         ring.wake()
@@ -377,12 +384,12 @@ class TestTrimming:
     def test_slots_that_were_needed_meanwhile_stay(self, make, monkeypatch):
         monkeypatch.setattr(ring_module, "_DISUSE", 50)
         ring = make(buffers=1, max_buffers=10)
-        for _ in range(20):
+        for number in range(20):
             slots = [ring.take() for _ in range(6)]
             for slot in slots:
+                assert ring.mapping[ring.geometry.offset(slot)] == min(1, number)
                 ring.mapping[ring.geometry.offset(slot)] = 1
                 ring.give_back(slot)
-        assert all(ring.mapping[ring.geometry.offset(slot)] == 1 for slot in slots)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -148,12 +148,12 @@ class RandomSchedules(RuleBasedStateMachine):
             assert size > 0
             assert start + size <= count
             assert self.SPLITTABLE or size == count
+            assert pass_id not in self.cancelled
             keys += indices[start : start + size]
             for row in range(start, start + size):
                 assert (batch.number, row) not in in_hand, "in two hands"
                 assert row not in self.done_rows.get(batch.number, ()), "made twice"
                 if (batch.number, row) not in self.given_rows:
-                    assert pass_id not in self.cancelled
                     self.given_rows.add((batch.number, row))
                     self.order.append((batch.number, row))
         assert len({(p.batch.epoch, p.batch.kind) for p in assignment.pieces}) == 1

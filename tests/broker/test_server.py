@@ -347,19 +347,40 @@ class TestDeaths:
             bench.work(bench.workers[0], seconds=1e-6)
             bench.results.receive()
             bench.submit(*[1] * 8)
-            worker = bench.workers[0]
+            assert len(bench.workers[0].receive()[0].parts) == 4
+            bench.ended(0, index=103)
+            bench.restart_requested()
+            worker = bench.start_worker(0, name=b"second")
+            for number in range(2):  # rows of the dead are given again piece by piece
+                bench.work(worker, seconds=1e-6)
+                message, _ = bench.results.receive()
+                assert message.items[0].number == number
+            parts = [worker.receive()[0].parts for _ in range(2)]
+            assert [part[0].position for part in parts] == [2, 3]
+            bench.ended(0, index=103)  # its last answer has got lost with it
+            message, _ = bench.results.receive()
+            assert [(item.number, item.status) for item in message.items] == [(3, Status.FAILED)]
+            bench.restart_requested()
+            worker, done = bench.start_worker(0, name=b"third"), []
+            while len(done) < 5:
+                chunk, _ = worker.receive()
+                outcomes = [(0, 0, 0)] * len(chunk.parts)
+                worker.send(Done(chunk.chunk_id, 1e-6, outcomes))
+                done += [item.number for item in bench.results.receive()[0].items]
+            assert sorted(done) == [2, 4, 5, 6, 7]
+
+    def test_others_may_still_write_to_the_mini_batch_that_fails(self):
+        with running(nworkers=2, restarts=9) as bench:
+            bench.submit(2)
+            worker, other = bench.workers
             for attempt in range(2):
-                _, (indices,) = worker.receive()
-                assert 103 in np.frombuffer(indices, np.int64)
-                bench.ended(0, index=103)
+                worker.receive()
+                bench.ended(0, index=100)
                 bench.restart_requested()
                 worker = bench.start_worker(0, name=b"attempt %d" % attempt)
-                if attempt == 0:  # rows of the dead are given again piece by piece
-                    for _ in range(3):
-                        bench.work(worker, seconds=1e-6)
-                        bench.results.receive()
+            assert bench.results.silent()
+            bench.work(other)
             message, _ = bench.results.receive()
-            assert [item.number for item in message.items] == [3]
             assert message.items[0].status == Status.FAILED
 
     def test_different_samples_are_no_culprits(self):

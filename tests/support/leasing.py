@@ -11,9 +11,18 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from crumpets_like import BufferWorker, TurboDataLoader
+from crumpets_like import BufferWorker, TurboDataLoader, Worker
+from tests.support.loading import wait_until
 
-__all__ = ["Numbers", "Rows", "dataset_memory", "keep_everything", "with_limit"]
+__all__ = [
+    "FreeForm",
+    "Listed",
+    "Numbers",
+    "Rows",
+    "dataset_memory",
+    "keep_everything",
+    "with_limit",
+]
 
 
 class Numbers:
@@ -42,6 +51,26 @@ class Rows(BufferWorker):
     ) -> None:
         buffers["x"][...] = sample
         buffers["y"][...] = sample
+
+
+class FreeForm(Worker):
+    """The same without buffers."""
+
+    def __init__(self, shape: tuple[int, ...] = (6,)) -> None:
+        self.shape = shape
+
+    def process(self, sample: Any) -> dict[str, Any]:
+        return {"x": np.full(self.shape, sample), "y": sample}
+
+
+class Listed(Rows):
+    """Fields and lists."""
+
+    def prepare(
+        self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
+    ) -> None:
+        super().prepare(sample, batch, buffers)
+        batch["tuple"].append((sample, np.arange(3)))
 
 
 def _descriptors() -> int:
@@ -84,16 +113,27 @@ def _check(kept: list[Any]) -> None:
         assert rows == list(range(4 * number, 4 * number + 4)), (number, rows)
 
 
-def with_limit(name: str, size: int) -> None:
+def with_limit(name: str, size: int, start_method: str) -> None:
     """Load batches of 4.8 MB whose usual mapping would be larger than a limit."""
     limit = getattr(resource, name)
     resource.setrlimit(limit, (size, size))
-    worker = Rows((3, 224, 224))
-    with TurboDataLoader(
-        Numbers(400), 16, worker, 2, num_mini_batches=4, shared_memory=2
-    ) as loader:
-        seen = [int(y) for _, batch in loader for part in batch for y in part["y"]]
-    assert seen == list(range(400))
+    shape = (3, 224, 224)
+    for worker in (Rows(shape), FreeForm(shape)):
+        with TurboDataLoader(
+            Numbers(160),
+            16,
+            worker,
+            2,
+            num_mini_batches=4,
+            shared_memory=2,
+            start_method=start_method,
+        ) as loader:
+            seen = []
+            for _, batch in loader:
+                for part in batch:
+                    assert (part["x"] == part["y"].reshape(-1, 1, 1, 1)).all()
+                    seen += part["y"].tolist()
+        assert seen == list(range(160))
 
 
 class _Heavy(Numbers):
@@ -101,21 +141,33 @@ class _Heavy(Numbers):
         super().__init__(length)
         self.array = np.ones(10_000_000)  # 80 MB
 
-    def __getitem__(self, index: int) -> int:
-        return index * int(self.array[index::64].min())
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+        self.array.sum()  # each worker has a look at all of it
 
 
 def dataset_memory(start_method: str) -> None:
-    """Let 8 workers read an array of 80 MB and add up the memory that is theirs alone."""
+    """Let 8 workers read an array of 80 MB and add up the memory that it takes."""
     with TurboDataLoader(_Heavy(64), 8, Rows(), 8, start_method=start_method) as loader:
-        for _ in range(3):
-            assert [int(y) for _, (part,) in loader for y in part["y"]] == list(range(64))
-        workers = [
-            process
+        assert [int(y) for _, (part,) in loader for y in part["y"]] == list(range(64))
+
+        def proportional_sizes() -> list[int]:
+            """Of the mappings that workers have read by now."""
+            return [
+                int(mapping.pss)
+                for process in psutil.Process().children(recursive=True)
+                if process.name().startswith("crumpets-w")
+                for mapping in process.memory_maps(grouped=False)
+                if mapping.rss >= 79e6 and "crumpets-payload" in mapping.path
+            ]
+
+        assert wait_until(lambda: len(proportional_sizes()) == 8)
+        total = sum(proportional_sizes())
+        private = sum(
+            process.memory_full_info().uss
             for process in psutil.Process().children(recursive=True)
             if process.name().startswith("crumpets-w")
-        ]
-        assert len(workers) == 8
-        private = sum(process.memory_full_info().uss for process in workers)
+        )
+    assert 70e6 < total < 100e6, f"{total / 1e6:.0f} MB"
     # A fresh interpreter has some 35 MB of its own; with a copy of the array it would be 115 MB.
     assert private < 8 * 60e6, f"{private / 1e6:.0f} MB of private memory"

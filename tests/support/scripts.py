@@ -21,7 +21,17 @@ def load(dataset, worker, batch_size=4, **more):
 MAIN_CLASSES = (
     _HEAD
     + """
+import collections, dataclasses, enum
 print("run", flush=True)
+
+class Color(enum.Enum):
+    RED = 1
+
+@dataclasses.dataclass
+class Box:
+    content: object
+
+Pair = collections.namedtuple("Pair", "a b")
 
 class Result:
     class Inner:
@@ -40,10 +50,29 @@ class Mine(Worker):
     def process(self, sample):
         if sample == 9:
             raise Failure(sample)
-        return {"result": Result(sample), "function": helper}
+        return {"result": Result(sample), "function": helper, **more(sample)}
+
+class Rows(BufferWorker):
+    def __init__(self):
+        super().__init__()
+        self.add_buffer("x", ((), np.int64))
+
+    def prepare(self, sample, batch, buffers):
+        buffers["x"][...] = sample
+        for key, value in more(sample).items():
+            batch[key].append(value)
+
+def more(sample):
+    return {"color": Color.RED, "box": Box([Box(sample)]), "pair": Pair(sample, 2), "class": Box}
 
 def helper():
     return 7
+
+for mini_batch in [*load(range(8), Mine()), *load(range(8), Rows())]:
+    assert all(color is Color.RED for color in mini_batch["color"])
+    assert all(type(box) is type(box.content[0]) is Box for box in mini_batch["box"])
+    assert all(type(pair) is Pair for pair in mini_batch["pair"])
+    assert all(found is Box for found in mini_batch["class"])
 
 for mini_batch in load(range(8), Mine()):
     for result, function in zip(mini_batch["result"], mini_batch["function"]):
@@ -94,28 +123,58 @@ assert all(type(o) is Local for o in objects), [type(o) for o in objects]
 """
 )
 
-# A notebook's cells are executed in the namespace of __main__, and have no file.
+# A notebook's cells have no file. They are executed in the namespace of __main__, or in one that
+# only says that it is that, or in that of a module that takes the place of __main__ (IPython).
 NOTEBOOK = (
     _HEAD
     + """
-cells = ['''
+import types
+CELLS = ['''
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+class Failure(Exception):
+    pass
+
 class Cell(Worker):
     def process(self, sample):
-        return {"value": scale(sample)}
+        if sample == 9:
+            raise Failure(sample)
+        return {"value": scale(sample), "box": Box(sample)}
 ''', '''
 def scale(value):
     return factor * value
 factor = 3
 ''', '''
-values = [int(v) for m in load(range(8), Cell()) for v in m["value"]]
+mini_batches = load(range(8), Cell())
+values = [int(v) for m in mini_batches for v in m["value"]]
 assert values == [3 * i for i in range(8)], values
+assert all(type(box) is Box for m in mini_batches for box in m["box"])
+try:
+    load(range(12), Cell())
+except Failure as failure:
+    assert failure.args == (9,)
+else:
+    raise SystemExit("no failure")
 ''']
-for number, cell in enumerate(cells):
-    exec(compile(cell, f"<cell {number}>", "exec"), globals())
+
+def run(namespace):
+    for number, cell in enumerate(CELLS):
+        exec(compile(cell, f"<cell {number}>", "exec"), namespace)
+
+run(globals())
+run({"__name__": "__main__", "Worker": Worker, "load": load})
+module = types.ModuleType("__main__")
+module.Worker, module.load = Worker, load
+main, sys.modules["__main__"] = sys.modules["__main__"], module
+run(vars(module))
+sys.modules["__main__"] = main
 """
 )
 
-# A module that is found through a path added at run time; then the working directory changes.
+# A module that is found through a path added at run time; then the working directory changes, and
+# with it what a relative path means.
 RUNTIME_PATH = (
     _HEAD
     + """
@@ -128,7 +187,6 @@ with open("late/found_late.py", "w") as file:
                "        return {'value': sample + 1}\\n")
 sys.path.insert(0, "late")
 import found_late
-sys.path[0] = os.path.abspath("late")
 os.makedirs("elsewhere")
 os.chdir("elsewhere")
 values = [int(v) for m in load(range(8), found_late.Late()) for v in m["value"]]

@@ -1,0 +1,144 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from crumpets_like.broker import launch
+from crumpets_like.broker.launch import SupervisorHandle, interpreter_command
+from crumpets_like.broker.processes import wait_readable
+from tests.support.loading import wait_until
+
+METHODS = ["forkserver", "fork"]  # the others start as forkserver does
+
+
+@pytest.fixture
+def start():
+    handles = []
+
+    def start_one(method):
+        handles.append(SupervisorHandle(method, "test"))
+        return handles[-1]
+
+    yield start_one
+    for handle in handles:
+        if handle._channel.fileno() != -1:  # not stopped by the test
+            handle.stop(10)
+
+
+class TestCommand:
+    def test_runs_with_the_same_search_path(self, monkeypatch, tmp_path):
+        (tmp_path / "only_here.py").write_text("value = 5")
+        monkeypatch.chdir(tmp_path.parent)
+        monkeypatch.setattr(sys, "path", [*sys.path, tmp_path.name])
+        command = interpreter_command("import only_here; print(only_here.value)")
+        monkeypatch.chdir("/")
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b"5\n"
+
+    def test_an_interpreter_that_is_not_known(self, monkeypatch):
+        monkeypatch.setattr(sys, "executable", "")
+        with pytest.raises(RuntimeError, match=r"sys\.executable is empty.*start_method="):
+            interpreter_command("")
+        with pytest.raises(RuntimeError, match=r"sys\.executable is empty"):
+            SupervisorHandle("forkserver", "test")
+
+
+class TestStart:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_own_session_and_not_in_the_way_of_ctrl_c(self, start, method):
+        handle = start(method)
+        process = psutil.Process(handle.pid)
+        assert process.ppid() == os.getpid()
+        assert wait_until(lambda: os.getsid(handle.pid) == handle.pid)
+        assert wait_readable([handle.death], 0) == []
+
+    def test_libraries_start_no_threads_in_it(self, start):
+        process = psutil.Process(start("forkserver").pid)
+        assert wait_until(process.environ)
+        environment = process.environ()
+        assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "1"
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_failure_leaves_nothing(self, monkeypatch, method):
+        def fail(*arguments, **options):
+            raise BlockingIOError("no process")
+
+        monkeypatch.setattr(os, "fork", fail)
+        monkeypatch.setattr(subprocess, "Popen", fail)
+        with pytest.raises(BlockingIOError, match="no process"):
+            SupervisorHandle(method, "test")  # descriptors: see the leak guard
+
+    def test_what_is_buffered_is_written_once(self, capfd, start):
+        print("buffered", end="")
+        start("fork").stop(10)
+        sys.stdout.flush()
+        assert capfd.readouterr().out == "buffered"
+
+
+class TestStop:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_before_it_was_told_anything(self, start, method):
+        handle = start(method)
+        handle.stop(10)
+        assert handle.exit_code == 0
+        assert not psutil.pid_exists(handle.pid)
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_by_force(self, start, method):
+        handle = start(method)
+        os.kill(handle.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        handle.stop(0.2)
+        assert time.monotonic() - started < 2
+        assert handle.exit_code == -signal.SIGKILL
+
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_children_of_the_user_do_not_keep_it(self, start):
+        """A forked child has a copy of the channel, whose end is thus not seen by closing it."""
+        handle = start("forkserver")
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        try:
+            handle.stop(10)
+            assert handle.exit_code == 0, "not by force"
+        finally:
+            os.close(read)
+            os.close(write)
+            os.waitpid(child, 0)
+
+
+class TestReaping:
+    def test_once(self, start):
+        handle = start("fork")
+        os.kill(handle.pid, signal.SIGTERM)
+        assert wait_readable([handle.death], 10)
+        assert [handle.reap(), handle.reap()] == [-signal.SIGTERM] * 2
+
+    def test_user_code_has_taken_it(self, start):
+        handle = start("fork")
+        os.kill(handle.pid, signal.SIGKILL)
+        os.waitpid(handle.pid, 0)
+        assert handle.reap() is None
+
+
+def test_every_fresh_interpreter_is_one_of_ours(monkeypatch):
+    commands = []
+
+    def popen(command, **options):
+        commands.append((command, options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch.subprocess, "Popen", popen)
+    with pytest.raises(KeyboardInterrupt):
+        SupervisorHandle("spawn", "test")
+    ((command, options),) = commands
+    assert command[:2] == [sys.executable, "-c"]
+    assert options["stdin"] is subprocess.DEVNULL
+    assert options["start_new_session"]

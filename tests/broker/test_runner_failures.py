@@ -1,0 +1,113 @@
+"""The way of an exception from a worker to the caller."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from crumpets_like import WorkerError
+from crumpets_like.broker.assembly import rebuild_exception
+from crumpets_like.broker.runner import describe_failure
+from crumpets_like.errors import WorkerTraceback
+
+
+class Mine(Exception):
+    def __init__(self, code, *, hint):
+        super().__init__(code)
+        self.hint = hint
+
+
+class Twice(Exception):
+    """Its first argument changes when it is unpickled."""
+
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+
+
+class Lazy(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+class Thing:
+    """Has no equality, and an address in its repr."""
+
+
+def there_and_back(error, note=""):
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001
+        return rebuild_exception(describe_failure(caught, note))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("text", 5),
+        KeyError((1, 2)),
+        OSError(2, "no such file", "name"),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, "why"),
+        KeyboardInterrupt(),
+        SystemExit(3),
+        ExceptionGroup("two", [ValueError(1), TypeError("x")]),
+        AssertionError(),
+    ],
+    ids=repr,
+)
+def test_keep_their_type_and_arguments(error):
+    copy = there_and_back(error, "In worker 3.")
+    assert type(copy) is type(error)
+    assert repr(copy.args) == repr(error.args)
+    assert str(copy) == str(error)
+    assert copy.__notes__ == ["In worker 3."]
+    assert isinstance(copy.__cause__, WorkerTraceback)
+    assert "there_and_back" in str(copy.__cause__)
+    assert "In worker 3." in str(copy.__cause__)
+
+
+def test_also_with_arguments_that_cannot_be_compared():
+    copy = there_and_back(LookupError(Thing(), np.arange(3)))
+    assert type(copy) is LookupError
+    assert isinstance(copy.args[0], Thing)
+    assert copy.args[1].tolist() == [0, 1, 2]
+
+
+def test_attributes_too():
+    error = ValueError("x")
+    error.extra = [1]
+    assert there_and_back(error).extra == [1]
+
+
+def test_local_classes():
+    class Local(Exception):
+        pass
+
+    copy = there_and_back(Local("text"))
+    assert type(copy).__name__ == "Local"
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "text"),
+    [
+        (Mine(5, hint="x"), "Mine", "5"),
+        (Twice(5), "Twice", "code 5"),
+        (ValueError(threading.Lock()), "ValueError", "lock"),
+    ],
+)
+def test_what_cannot_travel_keeps_its_name_and_text(error, name, text):
+    copy = there_and_back(error)
+    assert isinstance(copy, WorkerError)
+    assert copy.class_name == name
+    assert text in copy.text
+    assert "there_and_back" in copy.worker_traceback
+
+
+def test_a_text_that_cannot_be_made():
+    copy = there_and_back(Lazy())
+    assert isinstance(copy, WorkerError)
+    assert copy.text == "<its text could not be made>"
+
+
+def test_stop_iteration_would_end_the_callers_loop():
+    assert isinstance(there_and_back(StopIteration(5)), WorkerError)
+    assert isinstance(there_and_back(GeneratorExit()), WorkerError)

@@ -1,0 +1,284 @@
+"""Processes of a whole loader: how they start, are replaced, and end."""
+
+import itertools
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from crumpets_like import LoaderError, TurboDataLoader, WorkerDied
+from crumpets_like.broker.launch import SupervisorHandle
+from crumpets_like.broker.processes import wait_readable
+from crumpets_like.broker.settings import Settings
+from crumpets_like.broker.supervisor import BROKER_DIED
+from tests.support.loading import Items, run_items, wait_until
+from tests.support.scenario import run_scenario
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
+
+
+def named(prefix):
+    family = psutil.Process().children(recursive=True)
+    return [process for process in family if process.name().startswith(prefix)]
+
+
+class Naps(Items):
+    """Takes its time."""
+
+    def prepare(self, sample, batch, buffers):
+        time.sleep(0.002)
+        super().prepare(sample, batch, buffers)
+
+
+# -- replacing -----------------------------------------------------------------------------
+
+
+def workers_killed_from_outside(start_method):
+    """Kill each worker once, while it works: every index comes exactly once, in order."""
+    seen = []
+    with TurboDataLoader(range(400), 8, Naps(), 3, start_method=start_method) as loader:
+        for iteration, (mini_batch,) in loader:
+            seen += mini_batch["item"].tolist()
+            if iteration in (5, 15, 25):
+                before = {process.pid for process in named("crumpets-w")}
+                victim = named(f"crumpets-w{iteration // 10}")[0]
+                victim.kill()
+        workers = {process.pid for process in named("crumpets-w")}
+        assert victim.pid in before
+        assert victim.pid not in workers
+        assert seen == list(range(400))
+        assert run_items(loader) == list(range(400)), "the next epoch is whole, too"
+
+
+def test_workers_that_are_killed_are_replaced():
+    run_scenario(workers_killed_from_outside, "fork").check()
+
+
+def idle_workers_killed():
+    """Workers that are killed while they wait are replaced until the limit is reached."""
+    with TurboDataLoader(range(64), 8, Items(), 1, start_method="fork") as loader:
+        pids = []
+        for _ in range(3):
+            assert run_items(loader) == list(range(64))
+            assert wait_until(lambda: named("crumpets-w"))
+            (worker,) = named("crumpets-w")
+            pids.append(worker.pid)
+            worker.kill()
+            worker.wait()
+        with pytest.raises(WorkerDied) as caught:  # some of the next epoch is ready already
+            list(itertools.chain.from_iterable(run_items(loader) for _ in range(9)))
+    died = caught.value
+    assert len(set(pids)) == 3
+    assert (died.worker_id, died.pid, died.signal_name) == (0, pids[-1], "SIGKILL")
+    assert died.index is None
+    assert f"pid {died.pid}" in str(died)
+    assert "limit of restarts" in str(died)
+
+
+def test_idle_workers_are_replaced_up_to_the_limit():
+    run_scenario(idle_workers_killed).check()
+
+
+# -- errors --------------------------------------------------------------------------------
+
+
+def helper_killed(start_method, name, exit_code):
+    """The caller hears of it within a second, also between epochs, and can start anew."""
+    loader = TurboDataLoader(range(64), 8, Naps(), 2, start_method=start_method)
+    with loader:
+        assert run_items(loader) == list(range(64))
+        (helper,) = named(name)
+        helper.kill()
+        killed = time.monotonic()
+        with pytest.raises(LoaderError, match=f"exit code {exit_code}"):
+            list(itertools.chain.from_iterable(run_items(loader) for _ in range(9)))
+        assert time.monotonic() - killed < 1
+    assert time.monotonic() - killed < 3
+    with loader:
+        assert run_items(loader) == list(range(64))
+
+
+@pytest.mark.parametrize(
+    ("start_method", "name", "exit_code"),
+    [
+        ("fork", "crumpets-broker", BROKER_DIED),
+        ("thread", "crumpets-broker", BROKER_DIED),
+        ("thread", "crumpets-superv", -signal.SIGKILL),
+    ],
+)
+def test_a_helper_process_is_killed(start_method, name, exit_code):
+    run_scenario(helper_killed, start_method, name, exit_code).check()
+
+
+# -- ends ----------------------------------------------------------------------------------
+
+
+class Stuck(Items):
+    """Never gets ready, never gets done, or ignores what it is told."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def setup(self):
+        if self.where == "setup":
+            time.sleep(100)
+
+    def prepare(self, sample, batch, buffers):
+        if self.where == "prepare":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(100)
+        super().prepare(sample, batch, buffers)
+
+    def teardown(self):
+        if self.where == "teardown":
+            time.sleep(100)
+
+
+def stopped_while_stuck(start_method, where):
+    """Leave the loader while its workers are stuck."""
+    with TurboDataLoader(range(64), 8, Stuck(where), 2, start_method=start_method) as loader:
+        iterator = iter(loader)
+        deadline = time.monotonic() + 20
+        while len(named("crumpets-w")) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if where in ("teardown", "stopped"):
+            next(iterator)
+        if where == "stopped":
+            for process in named("crumpets-"):
+                process.send_signal(signal.SIGSTOP)
+        leaving = time.monotonic()
+    assert time.monotonic() - leaving < 2, time.monotonic() - leaving
+
+
+@pytest.mark.parametrize(
+    ("start_method", "where"),
+    [
+        ("spawn", "setup"),
+        ("fork", "prepare"),
+        ("forkserver", "teardown"),
+        ("fork", "stopped"),  # broker and supervisor as well
+    ],
+)
+def test_stop_takes_two_seconds_at_most(start_method, where):
+    run_scenario(stopped_while_stuck, start_method, where).check()
+
+
+class Notes(Items):
+    """Writes down when it is done."""
+
+    def teardown(self):
+        Path(f"teardown {self.worker_id}").touch()
+
+
+def teardown(start_method):
+    with TurboDataLoader(range(64), 8, Notes(), 3, start_method=start_method) as loader:
+        assert wait_until(lambda: loader._engine.facts().up_since)
+        assert run_items(loader) == list(range(64))
+    assert sorted(Path().glob("teardown*")) == [Path(f"teardown {n}") for n in range(3)]
+
+
+@pytest.mark.parametrize("start_method", ["fork", "thread"])
+def test_every_worker_is_torn_down(start_method):
+    run_scenario(teardown, start_method).check()
+
+
+def endless(start_method, where):
+    """Several loaders run until somebody ends this process."""
+    loaders = [
+        TurboDataLoader(range(10**6), 8, Stuck(where), 2, start_method=start_method).start()
+        for _ in range(2)
+    ]
+    print("running", flush=True)
+    while True:
+        for loader in loaders:
+            for _ in loader:
+                pass
+
+
+@pytest.mark.parametrize(
+    ("start_method", "where", "number"),
+    [
+        ("spawn", "setup", signal.SIGKILL),
+        ("thread", "nowhere", signal.SIGKILL),
+        ("fork", "prepare", signal.SIGTERM),
+    ],
+)
+def test_the_training_process_ends(start_method, where, number):
+    """However it does, all processes and folders are gone within two seconds."""
+
+    def end(running):
+        running.wait_for("running")
+        running.signal(number)
+
+    result = run_scenario(endless, start_method, where, grace=2.0, interact=end)
+    result.check(returncode=-number)
+
+
+def test_stopped_processes_do_not_outlive_it_either():
+    def end(running):
+        running.wait_for("running")
+        for process in running.descendants():
+            if process.name().startswith("crumpets-w"):
+                process.send_signal(signal.SIGSTOP)
+        running.signal(signal.SIGKILL)
+
+    run_scenario(endless, "fork", "nowhere", grace=2.0, interact=end).check(-signal.SIGKILL)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_ctrl_c_is_one_traceback(start_method):
+    def interrupt(running):
+        running.wait_for("running")
+        running.signal(signal.SIGINT, group=True)
+
+    result = run_scenario(endless, start_method, "nowhere", grace=2.0, interact=interrupt)
+    result.check(returncode=-signal.SIGINT)
+    assert result.stderr.count("Traceback") == 1
+    assert result.stderr.strip().endswith("KeyboardInterrupt")
+
+
+# -- starts --------------------------------------------------------------------------------
+
+THREADS = """
+import os, sys, threading, warnings
+from crumpets_like import TurboDataLoader
+from tests.support.loading import Items, run_items
+with open("starts_threads.py", "w") as file:
+    file.write(
+        "import threading\\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\\n"
+        "class Dataset:\\n"
+        "    def __len__(self): return 8\\n"
+        "    def __getitem__(self, index): return index\\n"
+    )
+sys.path.append(os.getcwd())
+from starts_threads import Dataset
+with TurboDataLoader(Dataset(), 4, Items(), 2) as loader:
+    assert run_items(loader) == list(range(8))
+"""
+
+
+def test_a_template_with_threads_is_not_forked():
+    env = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    result = run_scenario(THREADS, env=env).check()
+    assert "has 2 threads" in result.stderr
+    assert "starts_threads" in result.stderr
+    assert "workers are spawned instead" in result.stderr
+
+
+def test_a_supervisor_without_its_parent_ends_at_once():
+    """Settings that name another training process: it was orphaned before it looked."""
+    values = [[] if "list" in kind else 0 for kind in map(str, Settings.__annotations__.values())]
+    settings = Settings(*values)._replace(trainer=os.getppid(), uid="x", start_method="fork")
+    handle = SupervisorHandle("forkserver", "test")
+    try:
+        handle.configure(settings, 0, 0)
+        assert wait_readable([handle.death], 10)
+        assert handle.reap() == 1
+    finally:
+        handle.stop(10)

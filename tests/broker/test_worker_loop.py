@@ -1,0 +1,238 @@
+import logging
+import os
+import pickle
+import signal
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import zmq
+
+from crumpets_like import Worker
+from crumpets_like.broker.assembly import rebuild_exception
+from crumpets_like.broker.encoding import decode
+from crumpets_like.broker.processes import Wakeup
+from crumpets_like.broker.protocol import (
+    Chunk,
+    Done,
+    Failure,
+    Kind,
+    Part,
+    Ready,
+    Status,
+    Stop,
+    pack,
+    unpack,
+)
+from crumpets_like.broker.ring import NO_SLOT
+from crumpets_like.broker.worker_loop import STARTING_UP, limit_threads, report, serve
+from tests.support.loading import wait_until
+from tests.support.runner import Bench
+from tests.support.sockets import Peers, addresses, in_thread
+
+
+class Free(Worker):
+    """Notes what is called; a sample that is an exception is raised."""
+
+    def __init__(self, **errors):
+        super().__init__()
+        self.calls = []
+        self.errors = errors
+
+    def setup(self):
+        self.calls.append("setup")
+        if "setup" in self.errors:
+            raise self.errors["setup"]
+
+    def process(self, sample):
+        if isinstance(sample, BaseException):
+            raise sample
+        return {"x": sample}
+
+    def teardown(self):
+        self.calls.append("teardown")
+        if "teardown" in self.errors:
+            raise self.errors["teardown"]
+
+
+class Broker:
+    """The other end of a worker's socket."""
+
+    def __init__(self, router, wakeup, worker):
+        self.router = router.socket
+        self.wakeup = wakeup
+        self.worker = worker
+        self.identity = b""
+
+    def receive(self):
+        self.identity, head, *frames = self.router.recv_multipart()
+        return unpack(head, frames), frames
+
+    def send(self, message, *frames):
+        self.router.send_multipart([self.identity, pack(message), *frames])
+
+
+@contextmanager
+def serving(worker, dataset=None):
+    """Serve in a thread; yields the broker."""
+    wakeup = Wakeup()
+    bench = Bench(worker, dataset)
+    try:
+        with addresses("worker") as (address,), Peers() as peers:
+            broker = Broker(peers.open(zmq.ROUTER, address, bind=True), wakeup, worker)
+            settings = SimpleNamespace(worker_address=address)
+            context = zmq.Context()
+            run = lambda: serve(  # noqa: E731
+                bench.runner, context, settings, 3, [wakeup.fileno()]
+            )
+            with context, in_thread(run, wakeup.set):
+                yield broker
+    finally:
+        wakeup.close()
+
+
+def part(size, start=0, rows=4):
+    return Part(NO_SLOT, rows, start, size, start)
+
+
+def columns(frames, done):
+    """What the parts of an answer hold, or their errors."""
+    found, first = [], 0
+    for status, count, _ in done.parts:
+        mine = frames[first : first + count]
+        first += count
+        found.append(decode(mine, None) if status == Status.DONE else rebuild_exception(mine[0]))
+    return found
+
+
+class TestServing:
+    def test_the_way_of_a_chunk(self):
+        worker = Free()
+        with serving(worker, [10, 11, 12, 13]) as broker:
+            assert broker.receive() == (Ready(3, os.getpid()), [])
+            assert worker.calls == ["setup"]
+            indices = np.array([3, 1, 2]).tobytes()
+            broker.send(Chunk(8, 0, Kind.INDICES, [part(2), part(1, 3)]), indices)
+            done, frames = broker.receive()
+            assert isinstance(done, Done)
+            assert done.chunk_id == 8
+            assert 0 < done.seconds < 5
+            assert done.parts == [(Status.DONE, 1, 3), (Status.DONE, 1, 2)]
+            found = columns(frames, done)
+            assert [list(column["x"]) for column in found] == [[13, 11], [12]]
+        assert worker.calls == ["setup", "teardown"]
+
+    @pytest.mark.parametrize("kind", [Kind.SAMPLES, Kind.KEYS])
+    def test_samples_and_keys(self, kind):
+        with serving(Free(), {"a": 1, "b": 2, "c": 3}) as broker:
+            broker.receive()
+            keys = ["a", "b", "c"] if kind is Kind.KEYS else [1, 2, 3]
+            chunk = Chunk(1, 0, kind, [part(1), part(2, 1)])
+            broker.send(chunk, *map(pickle.dumps, keys))
+            done, frames = broker.receive()
+            assert [index for _, _, index in done.parts] == [-1, -1]
+            assert [list(column["x"]) for column in columns(frames, done)] == [[1], [2, 3]]
+
+    def test_one_after_the_other(self):
+        with serving(Free()) as broker:
+            broker.receive()
+            for chunk_id in range(5):
+                indices = np.array([chunk_id]).tobytes()
+                broker.send(Chunk(chunk_id, 0, Kind.INDICES, [part(1)]), indices)
+            assert [broker.receive()[0].chunk_id for _ in range(5)] == list(range(5))
+
+    def test_an_error_fails_its_part_only(self):
+        with serving(Free(), [1, KeyError("mine"), SystemExit(2), 4]) as broker:
+            broker.receive()
+            chunk = Chunk(1, 0, Kind.INDICES, [part(1, n) for n in range(4)])
+            broker.send(chunk, np.arange(4).tobytes())
+            done, frames = broker.receive()
+            assert [status for status, _, _ in done.parts] == [0, 1, 1, 0]
+            found = columns(frames, done)
+            assert list(found[0]["x"]) == [1]
+            assert isinstance(found[1], KeyError)
+            assert isinstance(found[2], SystemExit)
+            assert list(found[3]["x"]) == [4]
+
+    def test_a_sample_that_cannot_be_unpickled(self):
+        with serving(Free()) as broker:
+            broker.receive()
+            broker.send(Chunk(1, 0, Kind.SAMPLES, [part(1), part(1, 1)]), b"no", pickle.dumps(5))
+            done, frames = broker.receive()
+            error, column = columns(frames, done)
+            assert isinstance(error, pickle.UnpicklingError)
+            assert "While a sample was unpickled in worker" in error.__notes__[0]
+            assert list(column["x"]) == [5]
+
+
+class TestEnd:
+    def test_the_broker_says_so(self):
+        worker = Free()
+        with serving(worker) as broker:
+            broker.receive()
+            broker.send(Stop())
+            assert wait_until(lambda: worker.calls == ["setup", "teardown"])
+
+    def test_a_process_that_is_needed_has_ended(self):
+        worker = Free()
+        with serving(worker) as broker:
+            broker.receive()
+            broker.wakeup.set()
+            assert wait_until(lambda: worker.calls == ["setup", "teardown"])
+
+    def test_an_error_in_teardown_is_logged(self, caplog):
+        with caplog.at_level(logging.ERROR), serving(Free(teardown=KeyError("mine"))) as broker:
+            broker.receive()
+            broker.send(Stop())
+        assert "teardown() of worker 3 failed" in caplog.text
+        assert "KeyError" in caplog.text
+
+    @pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(3)])
+    def test_an_error_in_setup_is_reported(self, error):
+        worker = Free(setup=error)
+        with serving(worker) as broker:
+            message, (frame,) = broker.receive()
+            assert message == Failure(3)
+            found = rebuild_exception(frame)
+            assert type(found) is type(error)
+            assert found.__notes__ == ["In Free.setup of worker 3."]
+        assert worker.calls == ["setup", "teardown"]
+
+
+def test_reports_of_errors_before_that():
+    with addresses("control") as (address,), Peers() as peers:
+        control = peers.open(zmq.PULL, address, bind=True)
+        report(
+            peers.context, SimpleNamespace(control_address=address), 5, ValueError("mine"), "Why."
+        )
+        message, (frame,) = control.receive()
+        assert message == Failure(5)
+        error = rebuild_exception(frame)
+        assert isinstance(error, ValueError)
+        assert error.__notes__ == ["Why."]
+
+
+class TestThreads:
+    def test_of_libraries_that_are_there(self, monkeypatch):
+        calls = []
+        torch = SimpleNamespace(set_num_threads=lambda n: calls.append(("torch", n)))
+        cv2 = SimpleNamespace(setNumThreads=lambda n: calls.append(("cv2", n)))
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setitem(sys.modules, "cv2", cv2)
+        limit_threads()
+        assert calls == [("torch", 1), ("cv2", 0)]
+
+    def test_nothing_is_imported_for_it(self, monkeypatch):
+        for name in ("torch", "cv2"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        limit_threads()
+        assert not {"torch", "cv2"} & sys.modules.keys()
+
+
+def test_a_thread_of_the_training_process_changes_no_signal():
+    before = signal.getsignal(STARTING_UP)
+    with serving(Free()) as broker:
+        broker.receive()
+    assert signal.getsignal(STARTING_UP) is before
