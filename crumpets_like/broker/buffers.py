@@ -154,13 +154,24 @@ class IntegerRows(np.ndarray[Any, np.dtype[Any]]):
 
 
 class Int64Rows(IntegerRows):
-    """The same for int64, the usual dtype of labels: 0.1 microseconds more than plain numpy."""
+    """The same for int64, the usual dtype of labels: 0.1 microseconds more than plain numpy.
 
-    __slots__ = ()
+    Attributes
+    ----------
+    plain : ndarray
+        May be set to a plain view of the same memory: assigning to it is twice as fast as
+        calling ``ndarray.__setitem__``. Views of this array have none.
+    """
+
+    __slots__ = ("plain",)
+    plain: NDArray[np.int64]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if type(value) in _FIT_INT64:
-            _assign(self, key, value)
+            try:
+                self.plain[key] = value
+            except AttributeError:
+                _assign(self, key, value)
         else:
             super().__setitem__(key, value)
 

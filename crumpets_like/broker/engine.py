@@ -33,6 +33,8 @@ __all__ = ["START_METHODS", "Engine", "EngineFacts", "EngineOptions", "ring_for"
 START_METHODS = ("forkserver", "spawn", "fork", "thread")
 
 _TINY_RING = 1 << 24  # bytes: while slots are tiny, so much may be requested ahead
+_QUICK_RING = 1 << 29  # bytes: and so much while mini-batches are quick, ...
+_QUICK_BUFFERS = 6  # ... up to so many for each worker: then none of them waits for the caller
 _MOST_AHEAD = 256  # mini-batches
 _SECONDS_AHEAD = 0.04  # per worker: two groups of CHUNK_SECONDS with it, as much ready
 _STOP_SECONDS = 1.5  # then by force
@@ -266,14 +268,15 @@ class Engine:
         producer.fill(this)
 
     def _window(self) -> int:
-        """Mini-batches to request ahead: more while they are quick and tiny."""
+        """Mini-batches to request ahead: more while they are quick, many more if tiny as well."""
         options, consumer = self._options, self._parts.consumer
         seconds = consumer.seconds_per_sample * options.mini_batch_size
         if seconds <= 0:
             return options.prefetch
         ring = self._parts.ring
         size = max(ring.largest_free_form, 1) if ring.free_form else ring.geometry.stride
-        most = min(_MOST_AHEAD, _TINY_RING // size, ring.limit)
+        quick = min(_QUICK_BUFFERS * options.nworkers, _QUICK_RING // size)
+        most = min(_MOST_AHEAD, max(_TINY_RING // size, quick), ring.limit)
         wanted = int(options.nworkers * _SECONDS_AHEAD / seconds)
         return max(options.prefetch, min(most, wanted))
 

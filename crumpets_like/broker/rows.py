@@ -81,6 +81,10 @@ class RowWriter:
         self._scratch_rows = [
             RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(rows)
         ]
+        for row, buffers in enumerate(self._scratch_rows):
+            for name, view in buffers.items():
+                if isinstance(view, Int64Rows):
+                    view.plain = self._scratch[name][row, ...]
 
     def _fill(self, arrays: dict[str, NDArray[Any]]) -> None:
         for name, spec in self._layout.specs.items():

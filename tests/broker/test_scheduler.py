@@ -76,12 +76,19 @@ class TestCutting:
         broker.submit(4, 4)
         assert [spans(given) for given in broker.give()] == [[(1, row, 1)] for row in range(4)]
 
-    def test_a_chunk_takes_about_the_wanted_time(self):
-        broker = Broker(nworkers=1)
+    @pytest.mark.parametrize(
+        ("nworkers", "batches", "rows"),
+        [
+            (4, 1, 16),  # one mini-batch for four workers: not shorter than CHUNK_SECONDS
+            (1, 1, 32),  # two chunks for each worker
+            (1, 8, 64),  # plenty: not longer than four times that
+        ],
+    )
+    def test_chunks_are_longer_while_there_is_plenty_of_work(self, nworkers, batches, rows):
+        broker = Broker(nworkers=nworkers)
         broker.learn(CHUNK_SECONDS / 16)
-        broker.submit(64)
-        (given, _) = broker.give()
-        assert spans(given) == [(1, 0, 16)]
+        broker.submit(*[128] * batches if rows == 64 else [64])
+        assert spans(broker.give()[0]) == [(1, 0, rows)]
 
     def test_fast_mini_batches_are_grouped(self):
         broker = Broker(nworkers=2)
