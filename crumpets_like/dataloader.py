@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed, LoaderTimeout
 from .seeding import check_seed, entropy_seed
 from .slicer import Slicer
+from .sources import check_count
 from .statistics import Statistics, find_bottleneck
 
 __all__ = [
@@ -148,20 +148,20 @@ class TurboDataLoader:
                 "worker_template must be an instance of crumpets_like.broker.Worker, got "
                 f"{worker_template!r}."
             )
-        nworkers = _check_integer("nworkers", nworkers, 0)
-        num_mini_batches = _check_integer("num_mini_batches", num_mini_batches, 1)
+        nworkers = check_count("nworkers", nworkers, 0)
+        num_mini_batches = check_count("num_mini_batches", num_mini_batches, 1)
         if batch_size % num_mini_batches:
             raise ValueError(
                 f"batch_size must be divisible by num_mini_batches, got {batch_size} and "
                 f"{num_mini_batches}."
             )
-        start_iteration = _check_integer("start_iteration", start_iteration, 0)
+        start_iteration = check_count("start_iteration", start_iteration, 0)
         if not isinstance(shared_memory, bool):
-            shared_memory = _check_integer("shared_memory", shared_memory, 0)
+            shared_memory = check_count("shared_memory", shared_memory, 0)
         if prefetch is not None:
-            prefetch = _check_integer("prefetch", prefetch, 1)
+            prefetch = check_count("prefetch", prefetch, 1)
         if max_buffers is not None:
-            max_buffers = _check_integer("max_buffers", max_buffers, 1)
+            max_buffers = check_count("max_buffers", max_buffers, 1)
         if timeout is not None and not (isinstance(timeout, Real) and timeout > 0):
             kind = ValueError if isinstance(timeout, Real) else TypeError
             raise kind(
@@ -486,16 +486,3 @@ class _EpochIterator:
             raise LoaderTimeout(
                 timeout or 0.0, " The iterable still makes a sample for the epoch before."
             )
-
-
-def _check_integer(name: str, value: Any, least: int) -> int:
-    """Return `value` as an int."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}.") from None
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, got {number}.")
-    return number

@@ -33,6 +33,11 @@ def test_a_helper_process_is_killed(name: str) -> None:
     run_scenario(faults.helper_killed, name, timeout=30).check()
 
 
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_stop_while_workers_start(start_method: str) -> None:
+    run_scenario(faults.stop_while_starting, start_method, timeout=30).check()
+
+
 def test_stopped_workers() -> None:
     run_scenario(faults.stopped_workers, timeout=30).check()
 

@@ -58,7 +58,8 @@ def supervise(channel: socket.socket, uid: str) -> NoReturn:
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGHUP):  # nohup, for one, has SIGHUP ignored
+            signal.signal(number, signal.SIG_DFL)
         settings = _receive_settings(channel)
         code = 0 if settings is None else _Supervisor(settings, channel).run()
     finally:

@@ -136,3 +136,23 @@ def endless() -> None:
     while True:
         for iterator in iterators:
             next(iterator)
+
+
+def stop_while_starting(start_method: str) -> None:
+    """Workers that are in `setup` end at once, also where SIGHUP was ignored (nohup)."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with TurboDataLoader(range(8), 8, SlowSetup(), 2, start_method=start_method):
+        deadline = time.monotonic() + 20
+        while not Path("started").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        leaving = time.monotonic()
+    assert time.monotonic() - leaving < 0.7, time.monotonic() - leaving
+    Path("started").unlink()
+
+
+class SlowSetup(Slow):
+    """Takes long to get ready."""
+
+    def setup(self) -> None:
+        Path("started").touch()
+        time.sleep(30)
