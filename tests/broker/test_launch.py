@@ -95,6 +95,13 @@ class TestStop:
         assert time.monotonic() - started < 2
         assert handle.exit_code == -signal.SIGKILL
 
+    def test_by_force_before_it_has_a_session_of_its_own(self, start, monkeypatch):
+        monkeypatch.setattr(os, "setsid", lambda: None)
+        handle = start("fork")
+        os.kill(handle.pid, signal.SIGSTOP)
+        handle.stop(0.1)
+        assert handle.exit_code == -signal.SIGKILL
+
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_children_of_the_user_do_not_keep_it(self, start):
         """A forked child has a copy of the channel, whose end is thus not seen by closing it."""

@@ -222,6 +222,12 @@ class TestRandomness:
         ]
         assert len(set(draws)) == 8
 
+    def test_also_for_one_position_after_another_time(self):
+        bench = Bench(Drawing())
+        found = [bench.fill([0], position=5, epoch=epoch)["draw"] for epoch in (0, 1, 0)]
+        expected = [Bench(Drawing()).fill([0], position=5, epoch=e)["draw"] for e in (0, 1, 0)]
+        assert found == expected
+
     def test_seeded_globals(self):
         with preserve_globals():
             whole = Bench(GlobalDrawing(), seed_globals=True).fill([0] * 4, position=5)
