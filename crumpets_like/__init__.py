@@ -4,17 +4,22 @@ Layout: ``dataloader`` is the front door; ``broker/`` the engine behind it; ``ep
 and ``sampling`` decide which samples make up an epoch; ``seeding`` what random numbers they see.
 """
 
-from .broker.worker import BufferWorker, Worker
-from .dataloader import TurboDataLoader
-from .errors import (
-    BufferExhausted,
-    LoaderClosed,
-    LoaderError,
-    LoaderTimeout,
-    WorkerDied,
-    WorkerError,
-)
-from .statistics import Statistics
+from typing import TYPE_CHECKING
+
+from .lazy import lazy_names as _lazy_names
+
+if TYPE_CHECKING:
+    from .broker.worker import BufferWorker, Worker
+    from .dataloader import TurboDataLoader
+    from .errors import (
+        BufferExhausted,
+        LoaderClosed,
+        LoaderError,
+        LoaderTimeout,
+        WorkerDied,
+        WorkerError,
+    )
+    from .statistics import Statistics
 
 __all__ = [
     "BufferExhausted",
@@ -30,3 +35,19 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+if not TYPE_CHECKING:  # where it would hide names that do not exist
+    __getattr__ = _lazy_names(
+        __name__,
+        {
+            **dict.fromkeys(__all__, "errors"),
+            "BufferWorker": "broker.worker",
+            "Statistics": "statistics",
+            "TurboDataLoader": "dataloader",
+            "Worker": "broker.worker",
+        },
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

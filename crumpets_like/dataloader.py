@@ -10,6 +10,7 @@ from numbers import Real
 from types import TracebackType
 from typing import Any, Self
 
+from .arguments import check_count
 from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
 from .broker.consumer import Consumer
 from .broker.engine import START_METHODS, Engine, EngineOptions
@@ -19,7 +20,6 @@ from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed, LoaderTimeout
 from .seeding import check_seed, entropy_seed
 from .slicer import Slicer
-from .sources import check_count
 from .statistics import Statistics, find_bottleneck
 
 __all__ = [

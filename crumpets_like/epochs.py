@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
+from .arguments import check_count
 from .passes import EpochPlan, OrderPlan, Passes, SourcePlan
 from .sampling import Order, SequentialOrder, ShuffledOrder
 from .seeding import check_seed
-from .sources import check_count, check_last_batch, choose_source
+from .sources import check_last_batch, choose_source
 
 __all__ = ["EpochPlan", "Planner"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, cast, get_args
 
 from .passes import Batch, LastBatch, index_batch
 
-__all__ = ["Source", "check_count", "check_last_batch", "choose_source", "is_indexable"]
+__all__ = ["Source", "check_last_batch", "choose_source", "is_indexable"]
 
 
 @dataclass(frozen=True)
@@ -110,28 +109,6 @@ def is_indexable(iterable: Any) -> bool:
     if iterable_dataset is not None and isinstance(iterable, iterable_dataset):
         return False
     return hasattr(type(iterable), "__len__") and hasattr(type(iterable), "__getitem__")
-
-
-def check_count(argument: str, value: Any, least: int = 1) -> int:
-    """Return `value` as an int.
-
-    Raises
-    ------
-    TypeError
-        If it is no integer.
-    ValueError
-        If it is less than `least`.
-    """
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        count = operator.index(value)
-    except TypeError:
-        message = f"{argument} must be an integer, got {value!r} ({type(value).__name__})"
-        raise TypeError(message) from None
-    if count < least:
-        raise ValueError(f"{argument} must be at least {least}, got {count}")
-    return count
 
 
 def check_last_batch(value: Any) -> LastBatch:

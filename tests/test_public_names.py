@@ -2,17 +2,39 @@
 
 import importlib
 import inspect
+import subprocess
+import sys
 
 import pytest
 
 from crumpets_like.dataloader import Consumer, TurboDataLoader
 
 
-@pytest.mark.parametrize("name", ["crumpets_like", "crumpets_like.broker", "crumpets_like.workers"])
-def test_all_are_the_public_names_sorted(name):
-    if name.endswith("workers"):
-        pytest.importorskip("cv2")
+LAZY = ["crumpets_like", "crumpets_like.broker"]
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_public_names_are_there(name):
     module = importlib.import_module(name)
+    assert module.__all__ == sorted(module.__all__)
+    assert set(module.__all__) <= set(dir(module))
+    for public in module.__all__:
+        value = getattr(module, public)
+        assert value.__name__ == public
+        assert value is getattr(importlib.import_module(value.__module__), public)
+    with pytest.raises(AttributeError, match=f"'{name}' has no attribute 'Typo'"):
+        module.Typo  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [*LAZY, "crumpets_like.broker.server"])
+def test_what_starts_first_does_not_wait_for_numpy(name):
+    code = f"import {name}, sys; assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_all_of_workers():
+    pytest.importorskip("cv2")
+    module = importlib.import_module("crumpets_like.workers")
     public = [
         name
         for name, value in vars(module).items()

@@ -1,10 +1,9 @@
-import re
 import sys
 
 import numpy as np
 import pytest
 
-from crumpets_like.sources import check_count, check_last_batch, choose_source, is_indexable
+from crumpets_like.sources import check_last_batch, choose_source, is_indexable
 from tests.support.planning import OwnIterator, Sized, Unsized, planner
 
 LISTS = [[0, 1], [2]]
@@ -113,20 +112,6 @@ class TestChooseSource:
 
 
 class TestChecks:
-    def test_count(self):
-        assert check_count("n", 3) == 3
-        assert type(check_count("n", np.int64(3))) is int
-
-    @pytest.mark.parametrize("value", [0, -1])
-    def test_count_too_small(self, value):
-        with pytest.raises(ValueError, match=f"^n must be at least 1, got {value}$"):
-            check_count("n", value)
-
-    @pytest.mark.parametrize("value", [2.5, "4", None, False])
-    def test_count_of_another_type(self, value):
-        with pytest.raises(TypeError, match=f"^n must be an integer, got {re.escape(repr(value))}"):
-            check_count("n", value)
-
     @pytest.mark.parametrize("word", ["keep", "discard", "rollover"])
     def test_last_batch(self, word):
         assert check_last_batch(word) == word

@@ -7,9 +7,30 @@ the caller).
 ``engine`` starts and stops it all; ``supervisor`` starts the processes and sees them end.
 """
 
-from .buffers import BufferSpec
-from .producer import Producer
-from .server import Broker
-from .worker import BufferWorker, Worker
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names as _lazy_names
+
+if TYPE_CHECKING:
+    from .buffers import BufferSpec
+    from .producer import Producer
+    from .server import Broker
+    from .worker import BufferWorker, Worker
 
 __all__ = ["Broker", "BufferSpec", "BufferWorker", "Producer", "Worker"]
+
+if not TYPE_CHECKING:  # where it would hide names that do not exist
+    __getattr__ = _lazy_names(
+        __name__,
+        {
+            "Broker": "server",
+            "BufferSpec": "buffers",
+            "BufferWorker": "worker",
+            "Producer": "producer",
+            "Worker": "worker",
+        },
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

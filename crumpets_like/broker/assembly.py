@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import LoaderError, WorkerError, WorkerTraceback
-from .encoding import decode, different_keys, join, load_object
+from .encoding import decode, different_keys, join
+from .failures import rebuild_exception
 from .protocol import Segment, Status
-from .ring import NO_SLOT, BufferRing
+from .ring import BufferRing
+from .segment import NO_SLOT
 
-__all__ = ["RawBatch", "assemble", "rebuild_exception"]
+__all__ = ["RawBatch", "assemble"]
 
 
 class RawBatch(NamedTuple):
@@ -85,15 +86,3 @@ def _join_lists(columns: list[dict[str, Any]], segments: list[Segment]) -> dict[
         else:
             joined[key] = [value for piece in pieces for value in piece]
     return joined
-
-
-def rebuild_exception(data: bytes) -> BaseException:
-    """Make the exception that a worker described, its traceback attached as the cause."""
-    try:
-        error, name, text, trace = load_object(data)
-    except Exception as failure:  # noqa: BLE001  a user's class may raise anything when it is unpickled
-        return LoaderError(f"An exception of a worker could not be unpickled: {failure!r}.")
-    if error is None or isinstance(error, StopIteration | GeneratorExit):
-        return WorkerError(name, text, trace)
-    error.__cause__ = WorkerTraceback(trace)
-    return error  # type: ignore[no-any-return]

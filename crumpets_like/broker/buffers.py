@@ -15,15 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["ALIGNMENT", "BufferSpec", "Int64Rows", "IntegerRows", "SlotLayout", "align"]
+from .segment import ALIGNMENT, align
 
-ALIGNMENT = 64  # bytes: a cache line, and what vector instructions like best
+__all__ = ["BufferSpec", "Int64Rows", "IntegerRows", "SlotLayout"]
+
 _PAGE = 4096
-
-
-def align(size: int, unit: int = ALIGNMENT) -> int:
-    """Round `size` up to a multiple of `unit` bytes."""
-    return -(-size // unit) * unit
 
 
 class BufferSpec:

@@ -14,9 +14,10 @@ from typing import Any
 
 import zmq
 
+from ..arguments import check_count
 from ..errors import LoaderClosed, LoaderTimeout
-from ..sources import check_count
-from .assembly import RawBatch, assemble, rebuild_exception
+from .assembly import RawBatch, assemble
+from .failures import rebuild_exception
 from .processes import THREAD_NAME, Wakeup
 from .protocol import Failure, Item, Results, Status, WorkersUp, unpack
 from .ring import BufferRing

@@ -18,17 +18,16 @@ import msgpack_numpy
 import numpy as np
 from numpy.typing import NDArray
 
-from .buffers import ALIGNMENT, align
+from .pickling import dump_object
+from .segment import ALIGNMENT, align
 
 __all__ = [
     "Arena",
     "collate",
     "decode",
     "different_keys",
-    "dump_object",
     "encode",
     "join",
-    "load_object",
     "stack_or_list",
     "stack_part",
 ]
@@ -58,19 +57,6 @@ class Arena:
             return None
         self._next = align(offset + max(array_bytes, ALIGNMENT))
         return np.ndarray(tuple(shape), dtype, self._memory, self._slot_offset + offset), offset
-
-
-def dump_object(obj: Any, callback: Any = None) -> bytes:
-    """Pickle; by cloudpickle where plain pickle cannot (local classes and functions)."""
-    try:
-        return pickle.dumps(obj, protocol=5, buffer_callback=callback)
-    except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
-        import cloudpickle
-
-        return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]
-
-
-load_object = pickle.loads
 
 
 class _Encoder:

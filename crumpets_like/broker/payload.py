@@ -22,8 +22,8 @@ from typing import Any
 
 import msgpack
 
-from .buffers import align
 from .memory import anonymous_file
+from .segment import align
 
 __all__ = ["Payload", "copy_template", "load_payload"]
 
@@ -153,7 +153,10 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:
     except Exception as error:
         raise _explain(obj, error) from error
     loadable = [name for name in modules if name in sys.modules]
-    return file.getvalue(), buffers, loadable
+    stream = file.getvalue()
+    if b"cloudpickle" in stream:  # something travels by value
+        loadable.append("cloudpickle")
+    return stream, buffers, loadable
 
 
 def _folders(modules: list[str]) -> list[str]:

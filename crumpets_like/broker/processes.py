@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 from typing import Any
 
 __all__ = [
+    "STARTING_UP",
     "THREAD_NAME",
     "Wakeup",
     "death_descriptor",
@@ -24,6 +26,8 @@ __all__ = [
     "wait_readable",
 ]
 
+# Ends a worker that is still importing or in setup(). (Windows, where start() refuses, has none.)
+STARTING_UP = getattr(signal, "SIGHUP", signal.SIGTERM)
 THREAD_NAME = "crumpets-"  # begins the name of each of our threads in the training process
 
 _PR_SET_PDEATHSIG = 1

@@ -15,10 +15,10 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from ..arguments import check_count
 from ..epochs import EpochPlan
-from ..sources import check_count
 from .consumer import Stream
-from .encoding import dump_object
+from .pickling import dump_object
 from .processes import THREAD_NAME
 from .protocol import BatchHead, Cancel, Kind, Stop, Submit, pack
 from .ring import BufferRing

@@ -21,99 +21,20 @@ import os
 import queue
 import threading
 import weakref
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .buffers import SlotLayout, align
+from .buffers import SlotLayout
 from .memory import address_space_left, anonymous_file, available_memory, hide_from_dumps
+from .segment import NO_SLOT, RingGeometry, StatusPage
 
-__all__ = ["FREE_FORM_STRIDE", "NO_SLOT", "BufferRing", "RingGeometry", "StatusPage"]
+__all__ = ["FREE_FORM_STRIDE", "BufferRing"]
 
-NO_SLOT = -1  # a mini-batch whose arrays travel in messages
 FREE_FORM_STRIDE = 1 << 28  # sparse bytes of a slot whose content has no spec
 _FREE_FORM_SLOTS = 4096
-_STATUS_BYTES = 64  # per worker: one cache line, so that workers do not disturb each other
 _LARGEST_MAPPING = 1 << 44  # a third of what x86-64 can map
 _DISUSE = 4096  # slots taken before unused extra slots go back to the system
-
-
-class StatusPage:
-    """What each worker is doing, written by the worker, read by everyone.
-
-    Per worker: the current sample's index (-1: none), samples finished, and seconds
-    spent on samples. A write costs 30 ns.
-    """
-
-    def __init__(self, memory: Any, nworkers: int) -> None:
-        view = memoryview(memory)[: nworkers * _STATUS_BYTES]
-        self.integers = view.cast("q")
-        self.floats = view.cast("d")
-        self.nworkers = nworkers
-
-    @staticmethod
-    def offset(worker_id: int) -> int:
-        """Position of the worker's first 8-byte word: the index of its current sample."""
-        return worker_id * _STATUS_BYTES // 8
-
-    def current_index(self, worker_id: int) -> int:
-        """Index of the sample that the worker is working on, -1 if none."""
-        return self.integers[self.offset(worker_id)]
-
-    def set_current_index(self, worker_id: int, index: int) -> None:
-        """Note the sample that the worker is working on."""
-        self.integers[self.offset(worker_id)] = index
-
-    def samples_done(self, worker_id: int) -> int:
-        """Samples that the worker has finished."""
-        return self.integers[self.offset(worker_id) + 1]
-
-    def busy_seconds(self, worker_id: int) -> float:
-        """Seconds that the worker has spent on samples."""
-        return self.floats[self.offset(worker_id) + 2]
-
-    def add_work(self, worker_id: int, samples: int, seconds: float) -> None:
-        """Count finished work."""
-        offset = self.offset(worker_id)
-        self.integers[offset + 1] += samples
-        self.floats[offset + 2] += seconds
-
-    def release(self) -> None:
-        """Let go of the memory, so that its mapping can be closed."""
-        self.integers.release()
-        self.floats.release()
-
-
-class RingGeometry:
-    """Sizes that all processes agree on; travels to the workers.
-
-    Attributes
-    ----------
-    header : int
-        Bytes of the status page in front of the slots.
-    stride : int
-        Bytes from one slot to the next, 0 if there are no slots.
-    slots : int
-        Most slots that may exist.
-    nworkers : int
-        Workers that have a line in the status page.
-    """
-
-    def __init__(self, nworkers: int, stride: int, slots: int) -> None:
-        self.nworkers = nworkers
-        self.stride = stride
-        self.slots = slots
-        self.header = align(max(1, nworkers) * _STATUS_BYTES, mmap.PAGESIZE)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the whole (sparse) segment."""
-        return self.header + self.stride * self.slots
-
-    def offset(self, slot: int) -> int:
-        """First byte of a slot."""
-        return self.header + slot * self.stride
 
 
 class BufferRing:
@@ -168,6 +89,7 @@ class BufferRing:
         self.limit = self.geometry.slots  # fewer than max_buffers where no more could be mapped
         self._overflows = self.free_form and max_buffers is None
         self.status = StatusPage(self.mapping, max(1, nworkers))
+        self.status.clear()
 
     def _map(
         self, nworkers: int, stride: int, buffers: int, max_buffers: int | None, available: int

@@ -7,24 +7,24 @@ in a thread, or in the caller's thread (``nworkers=0``).
 from __future__ import annotations
 
 import contextlib
-import pickle
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from .. import seeding
 from .buffers import BufferSpec, SlotLayout
-from .encoding import Arena, Frame, collate, dump_object, encode, stack_part
+from .encoding import Arena, Frame, collate, encode, stack_part
+from .failures import describe_failure
 from .protocol import Kind, Part, Status
-from .ring import NO_SLOT, RingGeometry, StatusPage
 from .rows import RowBuffers, RowWriter
+from .segment import NO_SLOT, RingGeometry, StatusPage
 from .worker import BufferWorker, Worker
 
-__all__ = ["Runner", "describe_failure", "overrides"]
+__all__ = ["Runner", "overrides"]
 
 _NO_GUARD: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
@@ -33,42 +33,6 @@ def overrides(worker: Worker, method: str) -> bool:
     """Whether the worker's class has its own version of a method of the base classes."""
     base = BufferWorker if hasattr(BufferWorker, method) else Worker
     return getattr(type(worker), method) is not getattr(base, method)
-
-
-def describe_failure(error: BaseException, note: str = "") -> bytes:
-    """Pickle an exception with its traceback text and a note, so that it survives the way.
-
-    The result unpickles to ``(exception, class name, text, traceback text)``; the
-    exception is None if it does not survive pickling with its type and `args`.
-    """
-    if note:
-        error.add_note(note)
-    text = "".join(traceback.format_exception(error)).rstrip()
-    name = type(error).__qualname__
-    try:
-        described = dump_object((error, name, str(error), text))
-        copy = pickle.loads(described)[0]
-        if type(copy) is type(error) and _same_arguments(copy.args, error.args):
-            return described
-    except Exception:  # noqa: BLE001  user classes may raise anything when pickled or unpickled
-        pass
-    return dump_object((None, name, _text_of(error), text))
-
-
-def _same_arguments(copies: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
-    """Whether the arguments of an exception have survived, as far as that can be told."""
-    return len(copies) == len(arguments) and all(
-        type(copy) is type(argument)
-        and (not isinstance(argument, str | bytes | int) or copy == argument)
-        for copy, argument in zip(copies, arguments, strict=True)
-    )
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001  a broken __str__ must not hide the error itself
-        return "<its text could not be made>"
 
 
 class Runner:
@@ -126,7 +90,7 @@ class Runner:
             self._writer = RowWriter(self._layout)
             self._bulk = overrides(worker, "prepare_batch")
         self._page = StatusPage(memory, max(1, geometry.nworkers))
-        self._word = self._page.offset(worker_id)
+        self._cell = worker._cell = self._page.cell(worker_id)
         worker.worker_id = worker_id
         worker._seed = seed
 
@@ -141,6 +105,7 @@ class Runner:
             with self._guard():
                 self.worker.teardown()
         finally:
+            self._cell.release()
             self._page.release()
 
     def run_part(
@@ -183,8 +148,8 @@ class Runner:
             error.add_note(self._note(error))
             raise
         finally:
-            self._page.integers[self._word] = -1
-            worker._row = worker._drawn = -1
+            self._cell[0] = worker._drawn = -1
+            worker._one = False
             worker._chunk = worker.indices = worker._keys = None
             self._page.add_work(self._worker_id, part.size, time.perf_counter() - started)
 
@@ -200,8 +165,8 @@ class Runner:
         worker = self.worker
         if worker.index >= 0:
             where = f"sample with index {worker.index}"
-        elif worker._row >= 0:
-            where = f"sample number {worker._first + worker._row} of the epoch"
+        elif worker._one:
+            where = f"sample number {self._cell[0]} of the epoch"
         elif worker._keys is not None:
             where = f"samples with the indices {list(worker._keys[:8])}"
             where += ", ..." if len(worker._keys) > 8 else ""
@@ -233,11 +198,10 @@ class Runner:
             return samples
         plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
         dataset = self._dataset
-        page, word = self._page.integers, self._word
+        cell = self._cell
         samples = []
         for position, key in enumerate(plain, self.worker._first):
-            if kind is Kind.INDICES:
-                page[word] = key
+            cell[0] = position
             if self._seed_globals:
                 seeding.seed_globals(self._seed, self.worker.epoch, position)
             samples.append(dataset[key])
@@ -246,7 +210,7 @@ class Runner:
     # -- writing -------------------------------------------------------------------------
 
     def _fill(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
-        self.worker._first = part.position
+        self.worker._first = self._cell[0] = part.position
         if self._layout is None:
             return self._fill_free_form(part, kind, keys)
         memory, offset, start = self._memory, self._geometry.offset(part.slot), part.start
@@ -280,8 +244,8 @@ class Runner:
         if kind is Kind.INDICES:
             worker.indices = np.array(keys)
             worker._keys = keys.tolist()
-            self._page.integers[self._word] = keys[0]
         samples = self._read(kind, keys)
+        self._cell[0] = part.position
         if self._seed_globals:
             seeding.seed_globals(self._seed, worker.epoch, part.position)
         worker.prepare_batch(samples, batch, arrays)
@@ -301,42 +265,37 @@ class Runner:
     ) -> None:
         worker: Any = self.worker
         prepare = worker.prepare
-        plain, indexed, samples = self._samples(kind, keys)
+        plain, samples = self._samples(kind, keys)
         dataset = self._dataset
         reseed = self._seed_globals
-        page, word = self._page.integers, self._word
+        cell, first = self._cell, worker._first
         lists = 0  # that the first sample was appended to
+        worker._one = True
         # The loop that every sample goes through: attributes are local names, nothing is made
         # that is not used, the generator is positioned only when it is asked for.
-        for row, (key, buffers) in enumerate(zip(plain, rows, strict=False)):
-            worker._row = row
-            if indexed:
-                page[word] = key
+        for position, key, buffers in zip(count(first), plain, rows, strict=False):
+            cell[0] = position
             if reseed:
-                seeding.seed_globals(self._seed, worker.epoch, worker._first + row)
-            prepare(dataset[key] if samples is None else samples[row], batch, buffers)
+                seeding.seed_globals(self._seed, worker.epoch, position)
+            prepare(dataset[key] if samples is None else samples[position - first], batch, buffers)
             if batch:
+                row = position - first
                 lists = lists if row else len(batch)
                 self._check_lists(batch, row, lists)
 
-    def _samples(self, kind: Kind, keys: Any) -> tuple[list[Any], bool, Any]:
-        """Plain keys, whether they are indices, and the samples if they are here already."""
-        indexed = kind is Kind.INDICES
-        plain = keys.tolist() if indexed else keys
-        if indexed:
+    def _samples(self, kind: Kind, keys: Any) -> tuple[list[Any], Any]:
+        """Plain keys, and the samples if they are here already."""
+        plain = keys.tolist() if kind is Kind.INDICES else keys
+        if kind is Kind.INDICES:
             self.worker._keys = plain
         if kind is Kind.SAMPLES:
-            return plain, indexed, keys
-        if not self._bulk_read:
-            return plain, indexed, None
-        if indexed:
-            self._page.integers[self._word] = plain[0]
-        return plain, indexed, self._read(kind, keys)
+            return plain, keys
+        return plain, self._read(kind, keys) if self._bulk_read else None
 
     def _check_lists(self, batch: dict[str, list[Any]], row: int, lists: int) -> None:
         for number, (key, values) in enumerate(batch.items()):
             if number >= lists:
-                self.worker._row = 0  # for the note on the error
+                self._cell[0] = self.worker._first  # for the note on the error
                 raise ValueError(
                     f"batch[{key!r}] has no value for this sample, but for one behind it: prepare "
                     "must append exactly one value per sample to each list."
@@ -350,13 +309,11 @@ class Runner:
 
     def _fill_free_form(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
         worker = self.worker
-        plain, indexed, samples = self._samples(kind, keys)
-        page, word = self._page.integers, self._word
+        plain, samples = self._samples(kind, keys)
         results = []
+        worker._one = True
         for row, key in enumerate(plain):
-            worker._row = row
-            if indexed:
-                page[word] = key
+            self._cell[0] = part.position + row
             if self._seed_globals:
                 seeding.seed_globals(self._seed, worker.epoch, part.position + row)
             result = worker.process(self._dataset[key] if samples is None else samples[row])
@@ -365,7 +322,7 @@ class Runner:
                     f"process() must return a dict, it returned a {type(result).__name__}."
                 )
             results.append(result)
-        worker._row = -1
+        worker._one = False
         arena = None
         if part.slot != NO_SLOT:
             stride = self._geometry.stride

@@ -89,6 +89,17 @@ class Piece(NamedTuple):
     start: int
     size: int
 
+    def holds(self, position: int) -> bool:
+        """Whether a sample of the epoch is among them."""
+        return 0 <= position - self.batch.position - self.start < self.size
+
+    def index(self, position: int) -> int | None:
+        """Dataset index of one of them; None where samples have none."""
+        if self.batch.kind != Kind.INDICES:
+            return None
+        (frame,) = self.batch.frames(position - self.batch.position, 1)
+        return memoryview(frame).cast("B").cast("q")[0]
+
 
 class Assignment(NamedTuple):
     """A chunk that is given to a worker."""
@@ -307,7 +318,7 @@ class Scheduler:
         if self._one_epoch and self._other_epoch_under_way(head.epoch):
             return []
         pace = self.seconds_per_sample
-        wanted = CHUNK_SECONDS / pace if pace else math.inf
+        wanted = _LONG_CHUNK_SECONDS / pace if pace else math.inf
         piece = Piece(head, head.given, self._rows_to_give(head, pace))
         head.given += piece.size
         pieces = [piece]
@@ -338,6 +349,8 @@ class Scheduler:
             return rest
         if not pace:  # the first mini-batch is as early as all workers together can make it
             return min(rest, -(-batch.rows // self._nworkers))
+        if batch.number == 0:  # so it is in each pass, whichever workers are there or free
+            return min(rest, max(math.ceil(CHUNK_SECONDS / pace), -(-rest // self._nworkers)))
         # Two chunks for each worker, as far as that makes them neither too short nor too long.
         share = len(self._unfinished) * batch.rows / (2 * self._nworkers) * pace
         seconds = min(max(share, CHUNK_SECONDS), _LONG_CHUNK_SECONDS)

@@ -14,16 +14,16 @@ from typing import Any
 import msgpack
 import zmq
 
+from ..arguments import check_count
 from ..errors import WorkerDied
-from ..sources import check_count
 from .addresses import remove_directory
+from .failures import describe_failure
 from .processes import death_descriptor, name_process
 from .protocol import (
     Cancel,
     Chunk,
     Done,
     Failure,
-    Kind,
     Message,
     Ready,
     Results,
@@ -33,9 +33,8 @@ from .protocol import (
     pack,
     unpack,
 )
-from .ring import StatusPage
-from .runner import describe_failure
-from .scheduler import Piece, Scheduler
+from .scheduler import Scheduler
+from .segment import StatusPage
 from .settings import Settings
 from .sockets import open_socket
 
@@ -89,7 +88,7 @@ class Broker:
         self._restarts = check_count("restarts", restarts, least=0)
         self._scheduler = Scheduler(self._nworkers, splittable, one_epoch)
         self._identities: dict[int, bytes] = {}
-        self._kills: dict[int, int] = {}
+        self._kills: dict[tuple[int, int], int] = {}  # of (pass, position in it)
         self._ended: set[int] = set()  # process ids of workers that are gone
         self._up = False  # whether all workers were ready once
         self._context: zmq.Context[Any] = zmq.Context()
@@ -235,39 +234,32 @@ class Broker:
         status: StatusPage | None,
     ) -> None:
         """A worker process is gone and reaped: nobody writes its rows any more."""
-        index = status.current_index(worker_id) if status is not None else -1
+        position = -1
         if status is not None:
-            status.set_current_index(worker_id, -1)
+            position = status.position(worker_id)
+            status.set_position(worker_id, -1)
         self._identities.pop(worker_id, None)
         self._ended.add(pid)  # its last words may still be on their way
         pieces = self._scheduler.remove_worker(worker_id)
-        if index >= 0 and pieces:
-            self._kills[index] = self._kills.get(index, 0) + 1
-            if self._kills[index] >= _KILLS:
-                culprit = self._piece_of(pieces, index)
+        suspect = next((piece for piece in pieces if piece.holds(position)), None)
+        index = suspect.index(position) if suspect else None
+        if suspect:
+            sample = (suspect.batch.pass_id, position)
+            self._kills[sample] = self._kills.get(sample, 0) + 1
+            if self._kills[sample] >= _KILLS:
                 why = f"The same sample has ended {_KILLS} workers."
                 died = WorkerDied(worker_id, pid, code, index, why)
-                self._scheduler.fail_lost([culprit], [describe_failure(died)])
-                pieces.remove(culprit)
-                del self._kills[index]
+                self._scheduler.fail_lost([suspect], [describe_failure(died)])
+                pieces.remove(suspect)
+                del self._kills[sample]
         self._scheduler.give_again(pieces)
         if self._restarts > 0:
             self._restarts -= 1
             supervisor.sendall(msgpack.packb(worker_id))
             return
         why = "No further worker is started: the limit of restarts is reached."
-        died = WorkerDied(worker_id, pid, code, index if index >= 0 else None, why)
+        died = WorkerDied(worker_id, pid, code, index, why)
         self._control.send_multipart([pack(Failure(worker_id)), describe_failure(died)])
-
-    @staticmethod
-    def _piece_of(pieces: list[Piece], index: int) -> Piece:
-        """The rows that hold a sample; the first ones where that cannot be told."""
-        for piece in pieces:
-            if piece.batch.kind == Kind.INDICES:
-                (indices,) = piece.batch.frames(piece.start, piece.size)
-                if index in memoryview(indices).cast("B").cast("q"):
-                    return piece
-        return pieces[0]
 
 
 def broker_process(settings: Settings, supervisor_pid: int, channel: socket.socket) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from .ring import RingGeometry
+from .segment import RingGeometry
 
 __all__ = ["Settings"]
 

@@ -12,6 +12,7 @@ process ends, the supervisor ends them.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import select
@@ -27,6 +28,7 @@ import msgpack
 
 from .addresses import remove_directory
 from .processes import (
+    STARTING_UP,
     death_descriptor,
     name_process,
     thread_count,
@@ -105,19 +107,20 @@ class _Supervisor:
         self._import_modules()
         if self._broker_is_bound():
             if self._method != "thread":
+                gc.freeze()  # or each worker's first collection would copy every page it looks at
                 for worker_id in range(self._settings.nworkers):
                     self._start_worker(worker_id)
             self._watch()
         return self._shut_down()
 
     def _fork_broker(self, channel: socket.socket) -> int:
-        from .server import broker_process
-
         pid = os.fork()
         if pid:
             return pid
         code = 1
         try:
+            from .server import broker_process  # not before: it runs beside our own imports
+
             self._channel.close()
             self._broker.close()
             broker_process(self._settings, self._pid, channel)
@@ -128,15 +131,18 @@ class _Supervisor:
     def _import_modules(self) -> None:
         """Import what the workers need, so that each of them does not have to."""
         sys.path += self._settings.folders
-        if self._method != "forkserver":
+        if self._method in ("spawn", "thread"):
             return
         # numpy.random is imported on first use, which every worker would pay for.
-        for name in ["numpy.random", *self._settings.modules]:
+        names = ["crumpets_like.broker.worker_loop", "numpy.random"]
+        if self._method == "forkserver":
+            names += self._settings.modules
+        for name in names:
             # A module that cannot be imported here fails in the worker, with its traceback.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
         threads = thread_count()
-        if threads > 1:
+        if threads > 1 and self._method == "forkserver":
             warnings.warn(
                 f"The process that workers are forked from has {threads} threads, since importing "
                 f"one of {self._settings.modules[:8]} starts some: workers are spawned instead, "
@@ -220,8 +226,6 @@ class _Supervisor:
 
     def _shut_down(self) -> int:
         """Give everybody a moment to end, then end them; returns the exit code."""
-        from .worker_loop import STARTING_UP
-
         orderly = not wait_readable([self._trainer], 0)
         if not orderly:  # nobody is left to work for
             self._signal_workers(signal.SIGKILL)

@@ -40,9 +40,10 @@ class Worker:
     indices: NDArray[np.int64] | None = None
     _source: SampleRNG | None = None
     _seed: int = 0
-    _row: int = -1  # of the current sample among those of the chunk; -1: none
-    _first: int = 0  # position in the epoch of the chunk's first sample
+    _cell: Any = None  # holds the position in the epoch of the current sample
+    _first: int = 0  # position of the chunk's first sample
     _keys: Sequence[int] | None = None  # indices of the chunk's samples
+    _one: bool = False  # whether there is one current sample
     _drawn: int = -1  # position that `_source` stands at
     _chunk: tuple[int, int] | None = None  # (first position, count) inside prepare_batch
     _pool: list[SampleRNG]
@@ -82,7 +83,7 @@ class Worker:
     @property
     def index(self) -> int:
         """Dataset index of the current sample; -1 where samples have none."""
-        return self._keys[self._row] if self._keys is not None and self._row >= 0 else -1
+        return self._keys[self._cell[0] - self._first] if self._one and self._keys else -1
 
     @property
     def rng(self) -> np.random.Generator:
@@ -96,10 +97,10 @@ class Worker:
         RuntimeError
             Outside a sample, and in `prepare_batch`, where `rngs` holds one per sample.
         """
-        position = self._first + self._row
-        if position != self._drawn or self._row < 0 or self._source is None:
-            if self._row < 0:
-                raise RuntimeError(self._why_no_rng())
+        if not self._one:
+            raise RuntimeError(self._why_no_rng())
+        position = self._cell[0]
+        if position != self._drawn or self._source is None:
             if self._source is None:
                 self._source = SampleRNG(self._seed)
             self._source.seek(self.epoch, position)
@@ -228,11 +229,12 @@ class BufferWorker(Worker):
             Rows of each field, shape ``(k, *shape)``.
         """
         chunk, self._chunk = self._chunk, None
+        self._one = True
         try:
             for row, sample in enumerate(samples):
-                self._row = row
+                self._cell[0] = self._first + row
                 rows = {key: array[row, ...] for key, array in buffers.items()}
                 self.prepare(sample, batch, rows)
         finally:
             self._chunk = chunk
-        self._row = -1  # but an error is that of its sample
+        self._one = False  # but an error is that of its sample

@@ -16,9 +16,10 @@ import numpy as np
 import zmq
 
 from .. import seeding
-from .encoding import load_object
+from .failures import describe_failure
 from .payload import load_payload
-from .processes import death_descriptor, die_with_parent, name_process
+from .pickling import load_object
+from .processes import STARTING_UP, death_descriptor, die_with_parent, name_process
 from .protocol import (
     Chunk,
     Done,
@@ -30,15 +31,13 @@ from .protocol import (
     pack,
     unpack,
 )
-from .runner import Runner, describe_failure
+from .runner import Runner
 from .settings import Settings
 
-__all__ = ["STARTING_UP", "serve", "worker_process"]
+__all__ = ["serve", "worker_process"]
 
 logger = logging.getLogger(__name__)
 
-# Ends a worker that is still importing or in setup(). (Windows, where start() refuses, has none.)
-STARTING_UP = getattr(signal, "SIGHUP", signal.SIGTERM)
 _LINGER = 1000  # milliseconds that a last answer may take
 
 

@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 
 from crumpets_like import LoaderError
-from crumpets_like.broker.assembly import RawBatch, assemble, rebuild_exception
+from crumpets_like.broker.assembly import RawBatch, assemble
 from crumpets_like.broker.buffers import BufferSpec, SlotLayout
 from crumpets_like.broker.encoding import Arena, encode
+from crumpets_like.broker.failures import describe_failure, rebuild_exception
 from crumpets_like.broker.protocol import Segment, Status
-from crumpets_like.broker.ring import NO_SLOT, BufferRing
-from crumpets_like.broker.runner import describe_failure
+from crumpets_like.broker.ring import BufferRing
+from crumpets_like.broker.segment import NO_SLOT
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ from crumpets_like.broker.assembly import RawBatch
 from crumpets_like.broker.buffers import BufferSpec, SlotLayout
 from crumpets_like.broker.consumer import END, Consumer, Stream
 from crumpets_like.broker.encoding import encode
+from crumpets_like.broker.failures import describe_failure
 from crumpets_like.broker.protocol import Failure, Item, Results, Segment, Status, WorkersUp
-from crumpets_like.broker.ring import NO_SLOT, BufferRing
-from crumpets_like.broker.runner import describe_failure
+from crumpets_like.broker.ring import BufferRing
+from crumpets_like.broker.segment import NO_SLOT
 from crumpets_like.errors import WorkerTraceback
 from tests.support.loading import wait_until
 from tests.support.sockets import GARBAGE, Peers, addresses

@@ -1,6 +1,5 @@
 import datetime
 import enum
-import pickle
 from collections import OrderedDict, namedtuple
 from decimal import Decimal
 from pathlib import Path
@@ -22,10 +21,8 @@ from hypothesis.extra.numpy import (
 from crumpets_like.broker.encoding import (
     Arena,
     decode,
-    dump_object,
     encode,
     join,
-    load_object,
     stack_or_list,
     stack_part,
 )
@@ -388,18 +385,6 @@ class TestJoining:
         joined = join(columns)
         assert same(joined["n"], np.array([[0.0] * 3, [0.0] * 3, [1.0] * 3]))
         assert joined["m"] == ["a", "b", "c"]
-
-
-class TestObjects:
-    def test_plain_pickle_where_it_can(self):
-        assert dump_object(Point(1, 2)) == pickle.dumps(Point(1, 2), protocol=5)
-
-    def test_cloudpickle_where_it_must(self):
-        assert load_object(dump_object(lambda: 7))() == 7
-
-    def test_the_error_is_the_one_of_cloudpickle(self):
-        with pytest.raises(TypeError):
-            dump_object(i for i in ())
 
 
 def test_frames_are_msgpack():

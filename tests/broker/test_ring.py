@@ -15,7 +15,8 @@ import pytest
 
 from crumpets_like.broker import ring as ring_module
 from crumpets_like.broker.buffers import BufferSpec, SlotLayout
-from crumpets_like.broker.ring import NO_SLOT, BufferRing, RingGeometry, StatusPage
+from crumpets_like.broker.ring import BufferRing
+from crumpets_like.broker.segment import NO_SLOT
 from tests.support.scenario import run_scenario
 
 LAYOUT = SlotLayout({"x": BufferSpec((1024,), "u1")}, rows=8)  # two pages
@@ -33,47 +34,6 @@ def make():
     yield make_ring
     for ring in rings:
         ring.close()
-
-
-class TestStatusPage:
-    def test_workers_do_not_share_a_line(self):
-        memory = bytearray(4096)
-        page = StatusPage(memory, 3)
-        for worker in range(3):
-            page.set_current_index(worker, 10 + worker)
-            page.add_work(worker, worker, 0.5 * worker)
-            page.add_work(worker, 1, 0.25)
-        assert [page.current_index(worker) for worker in range(3)] == [10, 11, 12]
-        assert [page.samples_done(worker) for worker in range(3)] == [1, 2, 3]
-        assert [page.busy_seconds(worker) for worker in range(3)] == [0.25, 0.75, 1.25]
-        assert {8 * page.offset(worker) for worker in range(3)} == {0, 64, 128}
-        assert not any(memory[3 * 64 :])
-
-    def test_the_word_that_workers_write_is_the_current_index(self):
-        page = StatusPage(bytearray(4096), 2)
-        page.integers[page.offset(1)] = 7
-        assert page.current_index(1) == 7
-        assert page.current_index(0) == 0
-
-    def test_released_memory_can_be_closed(self):
-        memory = mmap.mmap(-1, 4096)
-        page = StatusPage(memory, 1)
-        with pytest.raises(BufferError):
-            memory.close()
-        page.release()
-        memory.close()
-
-
-class TestGeometry:
-    def test_slots_follow_the_status_page(self):
-        geometry = RingGeometry(nworkers=200, stride=8192, slots=3)
-        assert geometry.header >= 200 * 64
-        assert geometry.header % mmap.PAGESIZE == 0
-        assert [geometry.offset(slot) - geometry.header for slot in range(3)] == [0, 8192, 16384]
-        assert geometry.size == geometry.header + 3 * 8192
-
-    def test_nothing_but_the_status_page(self):
-        assert RingGeometry(0, 0, 0).size == mmap.PAGESIZE
 
 
 class TestSlots:

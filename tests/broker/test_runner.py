@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crumpets_like import BufferWorker, Worker
-from crumpets_like.broker.assembly import rebuild_exception
+from crumpets_like.broker.failures import rebuild_exception
 from crumpets_like.broker.protocol import Kind, Part, Status
-from crumpets_like.broker.ring import NO_SLOT
 from crumpets_like.broker.runner import overrides
+from crumpets_like.broker.segment import NO_SLOT
 from crumpets_like.seeding import preserve_globals
 from tests.support.runner import Bench
 
@@ -361,30 +361,30 @@ class TestStatusPage:
         class Dataset(Reading):
             def __getitem__(self, index):
                 if kind == "read":
-                    noted.append(bench.page.current_index(1))
+                    noted.append(bench.page.position(1))
                 return index
 
         class Notes(Fields):
             def prepare(self, sample, batch, buffers):
                 if kind == "prepare":
-                    noted.append(bench.page.current_index(1))
+                    noted.append(bench.page.position(1))
 
         bench = Bench(Notes(), Dataset())
-        bench.fill([5, 3])
-        assert noted == [5, 3]
-        assert bench.page.current_index(1) == -1
-        assert bench.page.current_index(0) == 0, "another worker's"
+        bench.fill([5, 3], position=70)
+        assert noted == [70, 71]
+        assert bench.page.position(1) == -1
+        assert bench.page.position(0) == 0, "another worker's"
 
     @pytest.mark.parametrize("make", [Bulk, Free, Fields])
     def test_it_is_none_after_an_error_too(self, make):
         class Fails(Reading):
             def __getitem__(self, index):
-                raise ValueError(bench.page.current_index(1))
+                raise ValueError(bench.page.position(1))
 
         bench = Bench(make(), Fails())
         with pytest.raises(ValueError, match="42"):
             bench.fill([42])
-        assert bench.page.current_index(1) == -1
+        assert bench.page.position(1) == -1
 
     def test_samples_and_seconds(self):
         class Slow(Free):
@@ -481,7 +481,7 @@ class TestErrors:
         with pytest.raises(ValueError, match="mine"):
             bench.runner.teardown()
         with pytest.raises(ValueError, match="released"):
-            bench.runner._page.current_index(0)
+            bench.runner._page.position(0)
 
 
 def test_overrides():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from crumpets_like import WorkerError
-from crumpets_like.broker.assembly import rebuild_exception
-from crumpets_like.broker.runner import describe_failure
+from crumpets_like.broker.failures import describe_failure, rebuild_exception
 from crumpets_like.errors import WorkerTraceback
 
 

@@ -65,6 +65,14 @@ class TestCutting:
         broker.submit(8, 8)
         assert [spans(given) for given in broker.give()] == [[(0, 0, 3)], [(0, 3, 3)], [(0, 6, 2)]]
 
+    def test_first_mini_batch_of_a_later_pass_is_made_by_all_workers(self):
+        broker = Broker(nworkers=2)
+        broker.learn(CHUNK_SECONDS / 2)
+        broker.numbers = itertools.count()
+        broker.submit(*[16] * 8, pass_id=2)
+        first = [span for given in broker.give() for span in spans(given) if span[0] == 0]
+        assert first == [(0, 0, 8), (0, 8, 4), (0, 12, 2), (0, 14, 2)]
+
     def test_a_few_samples_for_many_workers(self):
         broker = Broker(nworkers=8)
         broker.submit(2, 1)
@@ -102,9 +110,9 @@ class TestCutting:
 
     def test_a_group_ends_at_the_wanted_time(self):
         broker = Broker(nworkers=1)
-        broker.learn(CHUNK_SECONDS / 25)
-        broker.submit(*[10] * 16)
-        assert all(len(given.pieces) <= 2 for given in broker.give())
+        broker.learn(CHUNK_SECONDS / 10)
+        broker.submit(*[10] * 16)  # four times CHUNK_SECONDS: 40 samples
+        assert max(len(given.pieces) for given in broker.give()) == 4
 
     @pytest.mark.parametrize("other", [{"epoch": 1}, {"kind": Kind.SAMPLES}])
     def test_a_group_has_one_epoch_and_one_kind(self, other):

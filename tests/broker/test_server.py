@@ -10,7 +10,7 @@ import zmq
 
 from crumpets_like import WorkerDied
 from crumpets_like.broker import Broker
-from crumpets_like.broker.assembly import rebuild_exception
+from crumpets_like.broker.failures import describe_failure, rebuild_exception
 from crumpets_like.broker.processes import Wakeup
 from crumpets_like.broker.protocol import (
     BatchHead,
@@ -29,8 +29,7 @@ from crumpets_like.broker.protocol import (
     Submit,
     WorkersUp,
 )
-from crumpets_like.broker.ring import NO_SLOT, StatusPage
-from crumpets_like.broker.runner import describe_failure
+from crumpets_like.broker.segment import NO_SLOT, StatusPage
 from tests.support.loading import wait_until
 from tests.support.sockets import GARBAGE, Peers, addresses, in_thread
 
@@ -48,8 +47,7 @@ class Bench:
         self.broker = Broker(*names, nworkers=nworkers, restarts=restarts, **options)
         self.producer = peers.open(zmq.PUSH, work)
         self.status = StatusPage(bytearray(64 * nworkers), nworkers)
-        for worker_id in range(nworkers):
-            self.status.set_current_index(worker_id, -1)
+        self.status.clear()
         self.supervisor, self.broker_side = socket.socketpair()
         self.supervisor.settimeout(10)
         self.workers = []
@@ -70,13 +68,16 @@ class Bench:
         assert wait_until(lambda: self.broker._identities.get(worker_id) == name)
         return peer
 
-    def submit(self, *rows, pass_id=1, epoch=0):
+    def submit(self, *rows, pass_id=1, epoch=0, kind=Kind.INDICES):
         heads, position = [], 0
         for number, count in enumerate(rows):
             heads.append(BatchHead(number, NO_SLOT, count, position))
             position += count
-        indices = np.arange(100, 100 + position).tobytes()
-        self.producer.send(Submit(pass_id, epoch, Kind.INDICES, heads), indices)
+        if kind is Kind.INDICES:
+            frames = [np.arange(100, 100 + position).tobytes()]
+        else:
+            frames = [b"sample"] * position
+        self.producer.send(Submit(pass_id, epoch, kind, heads), *frames)
 
     def work(self, worker, frames=(b"result",), seconds=SLOW):
         """Let a worker finish the chunk that it has got; returns that, and the answer."""
@@ -87,9 +88,9 @@ class Bench:
         worker.send(answer, *frames)
         return chunk, answer
 
-    def ended(self, worker_id, index=-1, code=-9):
-        """A worker is gone, says the supervisor; `index` is what it worked on."""
-        self.status.set_current_index(worker_id, index)
+    def ended(self, worker_id, position=-1, code=-9):
+        """A worker is gone, says the supervisor; it worked on the sample at `position`."""
+        self.status.set_position(worker_id, position)
         self.supervisor.sendall(msgpack.packb([worker_id, self.pids.get(worker_id, -1), code]))
 
     def restart_requested(self):
@@ -208,7 +209,7 @@ class TestStrayMessages:
             bench.submit(2)
             chunk, _ = bench.workers[0].receive()
             bench.work(bench.workers[1])
-            bench.ended(0, index=100)
+            bench.ended(0, position=0)
             assert bench.restart_requested() == 0
             again, _ = bench.workers[1].receive()
             assert again.parts == chunk.parts
@@ -325,7 +326,7 @@ class TestDeaths:
             for attempt in range(2):
                 chunk, _ = worker.receive()
                 assert chunk.parts == [Part(NO_SLOT, 4, 0, 4, 0)]
-                bench.ended(0, index=102)
+                bench.ended(0, position=2)
                 assert bench.restart_requested() == 0
                 worker = bench.start_worker(0, name=b"attempt %d" % attempt)
             message, (frame,) = bench.results.receive()
@@ -335,7 +336,7 @@ class TestDeaths:
             assert (died.worker_id, died.pid, died.index) == (0, 1001, 102)
             assert died.signal_name == "SIGKILL"
             assert "ended 2 workers" in str(died)
-            assert bench.status.current_index(0) == -1
+            assert bench.status.position(0) == -1
             chunk, _ = bench.work(worker)
             assert chunk.parts == [Part(NO_SLOT, 1, 0, 1, 4)]
             message, _ = bench.results.receive()
@@ -348,7 +349,7 @@ class TestDeaths:
             bench.results.receive()
             bench.submit(*[1] * 8)
             assert len(bench.workers[0].receive()[0].parts) == 4
-            bench.ended(0, index=103)
+            bench.ended(0, position=3)
             bench.restart_requested()
             worker = bench.start_worker(0, name=b"second")
             for number in range(2):  # rows of the dead are given again piece by piece
@@ -357,7 +358,7 @@ class TestDeaths:
                 assert message.items[0].number == number
             parts = [worker.receive()[0].parts for _ in range(2)]
             assert [part[0].position for part in parts] == [2, 3]
-            bench.ended(0, index=103)  # its last answer has got lost with it
+            bench.ended(0, position=3)  # its last answer has got lost with it
             message, _ = bench.results.receive()
             assert [(item.number, item.status) for item in message.items] == [(3, Status.FAILED)]
             bench.restart_requested()
@@ -375,7 +376,7 @@ class TestDeaths:
             worker, other = bench.workers
             for attempt in range(2):
                 worker.receive()
-                bench.ended(0, index=100)
+                bench.ended(0, position=0)
                 bench.restart_requested()
                 worker = bench.start_worker(0, name=b"attempt %d" % attempt)
             assert bench.results.silent()
@@ -389,12 +390,25 @@ class TestDeaths:
             worker = bench.workers[0]
             for attempt in range(4):
                 worker.receive()
-                bench.ended(0, index=100 + attempt)
+                bench.ended(0, position=attempt)
                 bench.restart_requested()
                 worker = bench.start_worker(0, name=b"attempt %d" % attempt)
             bench.work(worker)
             message, _ = bench.results.receive()
             assert message.items[0].status == Status.DONE
+
+    def test_a_sample_without_an_index(self):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(2, kind=Kind.SAMPLES)
+            worker = bench.workers[0]
+            for attempt in range(2):
+                worker.receive()
+                bench.ended(0, position=1)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            message, (frame,) = bench.results.receive()
+            assert message.items[0].status == Status.FAILED
+            assert rebuild_exception(frame).index is None
 
     def test_one_that_did_nothing_is_replaced(self):
         with running(nworkers=1, restarts=1) as bench:
@@ -404,16 +418,16 @@ class TestDeaths:
             bench.work(bench.start_worker(0, name=b"new"))
             bench.results.receive()
 
-    @pytest.mark.parametrize("index", [-1, 100])
-    def test_the_last_restart_is_used_up(self, index):
+    @pytest.mark.parametrize(("position", "index"), [(-1, None), (0, 100)])
+    def test_the_last_restart_is_used_up(self, position, index):
         with running(nworkers=1, restarts=0) as bench:
             bench.submit(1)
             bench.workers[0].receive()
-            bench.ended(0, index=index, code=3)
+            bench.ended(0, position=position, code=3)
             died = bench.died()
             assert isinstance(died, WorkerDied)
             assert (died.worker_id, died.exit_code, died.signal_name) == (0, 3, None)
-            assert died.index == (None if index < 0 else index)
+            assert died.index == index
             assert "limit of restarts" in str(died)
 
     def test_exits_may_come_in_pieces(self):

@@ -1,6 +1,6 @@
 from typing import get_type_hints
 
-from crumpets_like.broker.ring import RingGeometry
+from crumpets_like.broker.segment import RingGeometry
 from crumpets_like.broker.settings import Settings
 
 

@@ -11,8 +11,8 @@ import pytest
 import zmq
 
 from crumpets_like import Worker
-from crumpets_like.broker.assembly import rebuild_exception
 from crumpets_like.broker.encoding import decode
+from crumpets_like.broker.failures import rebuild_exception
 from crumpets_like.broker.processes import Wakeup
 from crumpets_like.broker.protocol import (
     Chunk,
@@ -26,7 +26,7 @@ from crumpets_like.broker.protocol import (
     pack,
     unpack,
 )
-from crumpets_like.broker.ring import NO_SLOT
+from crumpets_like.broker.segment import NO_SLOT
 from crumpets_like.broker.worker_loop import STARTING_UP, limit_threads, report, serve
 from tests.support.loading import wait_until
 from tests.support.runner import Bench

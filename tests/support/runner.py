@@ -9,8 +9,8 @@ import numpy as np
 
 from crumpets_like.broker.encoding import decode
 from crumpets_like.broker.protocol import Kind, Part
-from crumpets_like.broker.ring import NO_SLOT, RingGeometry, StatusPage
 from crumpets_like.broker.runner import Runner
+from crumpets_like.broker.segment import NO_SLOT, RingGeometry, StatusPage
 from crumpets_like.broker.worker import Worker
 
 __all__ = ["ROWS", "Bench"]

@@ -1,0 +1,23 @@
+import re
+
+import numpy as np
+import pytest
+
+from crumpets_like.arguments import check_count
+
+
+def test_count():
+    assert check_count("n", 3) == 3
+    assert type(check_count("n", np.int64(3))) is int
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_count_too_small(value):
+    with pytest.raises(ValueError, match=f"^n must be at least 1, got {value}$"):
+        check_count("n", value)
+
+
+@pytest.mark.parametrize("value", [2.5, "4", None, False])
+def test_count_of_another_type(value):
+    with pytest.raises(TypeError, match=f"^n must be an integer, got {re.escape(repr(value))}"):
+        check_count("n", value)
