@@ -9,7 +9,6 @@ import pytest
 
 from crumpets_like.dataloader import Consumer, TurboDataLoader
 
-
 LAZY = ["crumpets_like", "crumpets_like.broker"]
 
 

@@ -159,6 +159,7 @@ class Engine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._stopped = False
+        self._pace = 0.0  # that the window is made for
         self._start()
         self._passes = self._parts.passes
         self._finalizer = weakref.finalize(self, _stop_anywhere, self._parts, os.getpid())
@@ -261,19 +262,16 @@ class Engine:
 
     def request(self, this: Pass) -> None:
         """Request what may be requested ahead."""
-        producer = self._parts.producer
-        if self._options.adaptive:
-            producer.window = self._window()
+        producer, pace = self._parts.producer, self._parts.consumer.seconds_per_sample
+        if self._options.adaptive and pace != self._pace:
+            self._pace = pace
+            producer.window = self._window(pace * self._options.mini_batch_size)
         producer.refill()
         producer.fill(this)
 
-    def _window(self) -> int:
+    def _window(self, seconds: float) -> int:
         """Mini-batches to request ahead: more while they are quick, many more if tiny as well."""
-        options, consumer = self._options, self._parts.consumer
-        seconds = consumer.seconds_per_sample * options.mini_batch_size
-        if seconds <= 0:
-            return options.prefetch
-        ring = self._parts.ring
+        options, ring = self._options, self._parts.ring
         size = max(ring.largest_free_form, 1) if ring.free_form else ring.geometry.stride
         quick = min(_QUICK_BUFFERS * options.nworkers, _QUICK_RING // size)
         most = min(_MOST_AHEAD, max(_TINY_RING // size, quick), ring.limit)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from .sockets import open_socket
 
 __all__ = ["Pass", "Producer"]
 
-_REFILL = 4  # a message goes out when this part of the window is free: few, not tiny messages
+_REFILL = 4  # something happens when this part of the window is free: few, not tiny messages
 _LINGER = 200  # milliseconds that last messages may take
 
 
@@ -193,20 +194,22 @@ class Producer:
     def grant(self, slot: int) -> None:
         """Allow one more request, into `slot`."""
         self._granted += 1
-        self._give(slot)
+        self._give([slot])
 
-    def _give(self, slot: int) -> None:
+    def _give(self, slots: list[int]) -> None:
         with self._changed:
-            self._slots.append(slot)
+            self._slots += slots
             self._changed.notify_all()
 
     def refill(self) -> None:
-        """Allow requests up to the window, as far as there are slots."""
-        while self._granted < self.window:
-            slot = self._ring.take()
-            if slot is None:
-                return
-            self.grant(slot)
+        """Allow requests up to the window, as far as there are slots; several at once."""
+        missing = self.window - self._granted
+        if missing * _REFILL < self.window and self._granted:
+            return
+        slots = list(islice(iter(self._ring.take, None), max(0, missing)))
+        if slots:
+            self._granted += len(slots)
+            self._give(slots)
 
     def retrieved(self, this: Pass) -> None:
         """The caller has received a mini-batch."""
@@ -265,7 +268,7 @@ class Producer:
                 this.fail(error)
                 more = False
             if not more or not self._request_samples(this, slot):
-                self._give(slot)
+                self._give([slot])
                 return
 
     def _wait_for_slot(self, this: Pass) -> int | None:

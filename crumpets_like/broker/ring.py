@@ -184,10 +184,10 @@ class BufferRing:
             self._returned.put(slot)
 
     def _collect(self) -> None:
-        while True:
+        while not self._returned.empty():
             try:
                 slot = self._returned.get_nowait()
-            except queue.Empty:
+            except queue.Empty:  # wait_for_return() has just looked
                 return
             if slot is not None:
                 self._leases.pop(slot, None)
