@@ -324,7 +324,7 @@ class Scheduler:
         pieces = [piece]
         if not pace:
             return pieces
-        most = max(1, len(self._unfinished) // (2 * self._nworkers))
+        most = -(-len(self._unfinished) // (2 * self._nworkers))
         samples = piece.size
         while len(pieces) < most and head.given == head.rows and len(pending) > 1:
             pending.popleft()
