@@ -93,7 +93,7 @@ class Piece(NamedTuple):
         """Whether a sample of the epoch is among them."""
         return 0 <= position - self.batch.position - self.start < self.size
 
-    def index(self, position: int) -> int | None:
+    def index_of(self, position: int) -> int | None:
         """Dataset index of one of them; None where samples have none."""
         if self.batch.kind != Kind.INDICES:
             return None

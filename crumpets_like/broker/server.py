@@ -242,7 +242,7 @@ class Broker:
         self._ended.add(pid)  # its last words may still be on their way
         pieces = self._scheduler.remove_worker(worker_id)
         suspect = next((piece for piece in pieces if piece.holds(position)), None)
-        index = suspect.index(position) if suspect else None
+        index = suspect.index_of(position) if suspect else None
         if suspect:
             sample = (suspect.batch.pass_id, position)
             self._kills[sample] = self._kills.get(sample, 0) + 1
