@@ -18,7 +18,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 import warnings
@@ -26,7 +25,6 @@ from typing import NoReturn
 
 import msgpack
 
-from .addresses import remove_directory
 from .processes import (
     STARTING_UP,
     death_descriptor,
@@ -66,6 +64,8 @@ def supervise(channel: socket.socket, uid: str) -> NoReturn:
         code = 0 if settings is None else _Supervisor(settings, channel).run()
     finally:
         with contextlib.suppress(Exception):
+            from .addresses import remove_directory  # not before: start-up does not wait for it
+
             remove_directory(uid)
         with contextlib.suppress(Exception):
             sys.stderr.flush()
@@ -176,6 +176,8 @@ class _Supervisor:
         return pid
 
     def _spawn_worker(self, worker_id: int) -> int:
+        import subprocess
+
         from .launch import interpreter_command
 
         settings = self._settings
