@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, cast
 
-__all__ = ["check_count"]
+__all__ = ["OnError", "check_count", "check_on_error"]
+
+OnError: TypeAlias = Literal["raise", "skip"] | Callable[[int | None, Exception], Any]
 
 
 def check_count(argument: str, value: Any, least: int = 1) -> int:
@@ -28,3 +31,10 @@ def check_count(argument: str, value: Any, least: int = 1) -> int:
     if count < least:
         raise ValueError(f"{argument} must be at least {least}, got {count}")
     return count
+
+
+def check_on_error(value: Any) -> OnError:
+    """Return `value`; ValueError if it is neither "raise", "skip" nor callable."""
+    if callable(value) or (isinstance(value, str) and value in ("raise", "skip")):
+        return cast(OnError, value)
+    raise ValueError(f"on_error must be 'raise', 'skip' or callable, got {value!r}")

@@ -10,7 +10,7 @@ from numbers import Real
 from types import TracebackType
 from typing import Any, Self
 
-from .arguments import check_count
+from .arguments import OnError, check_count, check_on_error
 from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
 from .broker.consumer import Consumer
 from .broker.engine import START_METHODS, Engine, EngineOptions
@@ -86,10 +86,17 @@ class TurboDataLoader:
     prefetch : int, optional
         Most mini-batches requested ahead. Default: the number of buffers.
     timeout : float or None
-        Most seconds to wait for a mini-batch once the workers are up; not enforced with
-        ``nworkers=0``. None: no limit.
-    on_error : {"raise"}
-        An exception in a worker is raised here, with its own type and the worker's traceback.
+        Most seconds to wait for a mini-batch once the workers are up; then :class:`LoaderTimeout`
+        names the worker and the sample that do not get on, and the worker is replaced. Not
+        enforced with ``nworkers=0``. None: no limit.
+    on_error : "raise", "skip" or callable
+        What becomes of a sample that raises an exception, or that ends or blocks its worker.
+        "raise": the exception is raised here, with its own type and the worker's traceback (or it
+        is a :class:`WorkerDied` or :class:`LoaderTimeout`). "skip": the mini-batch comes without
+        the sample, and one that has no sample left is left out; `statistics` counts them, and each
+        is logged. ``on_error(index, exception)`` is called in a worker (`index` is None where
+        samples have none) and returns None (raise it), "skip", or another sample, which takes the
+        place of the failed one.
     start_method : {"forkserver", "spawn", "fork", "thread"}, optional
         How workers are started. Default: "forkserver".
     max_buffers : int, optional
@@ -98,6 +105,11 @@ class TurboDataLoader:
     seed_globals : bool
         Also seed ``random``, ``numpy.random`` and, if imported, ``torch`` for each sample, so that
         draws from them are bit-identical, too. Not with threads.
+    restarts : int, optional
+        Most worker processes that are replaced in one epoch because they ended; one more ends the
+        loader with :class:`WorkerDied`. Default: twice the number of workers.
+    worker_threads : int
+        Threads that numerical libraries (OpenMP, OpenCV, torch) may use in each worker process.
 
     Raises
     ------
@@ -124,10 +136,12 @@ class TurboDataLoader:
         in_order: bool = True,
         prefetch: int | None = None,
         timeout: float | None = 120.0,
-        on_error: str = "raise",
+        on_error: OnError = "raise",
         start_method: str | None = None,
         max_buffers: int | None = None,
         seed_globals: bool = False,
+        restarts: int | None = None,
+        worker_threads: int = 1,
     ) -> None:
         self._engine: Engine | LocalEngine | None = None
         self._iterator: _EpochIterator | None = None
@@ -167,8 +181,10 @@ class TurboDataLoader:
             raise kind(
                 f"timeout must be a positive number of seconds or None (no limit), got {timeout!r}."
             )
-        if on_error != "raise":
-            raise ValueError(f'on_error must be "raise", got {on_error!r}.')
+        check_on_error(on_error)
+        if restarts is not None:
+            restarts = check_count("restarts", restarts, 0)
+        worker_threads = check_count("worker_threads", worker_threads, 1)
         if start_method is None:
             start_method = "forkserver"
         if start_method not in START_METHODS:
@@ -196,6 +212,9 @@ class TurboDataLoader:
             max_buffers=max_buffers,
             seed=seed,
             seed_globals=seed_globals,
+            on_error=on_error,
+            restarts=restarts,
+            worker_threads=worker_threads,
         )
         if max_buffers is not None and max_buffers < self._options.buffers:
             raise ValueError(
@@ -407,6 +426,7 @@ class TurboDataLoader:
             buffers_ready=facts.ready,
             buffers_held=facts.held,
             chunk_samples=facts.chunk_samples,
+            skipped=facts.skipped,
             bottleneck=find_bottleneck(waited, clock.worked, facts),
         )
 
@@ -425,6 +445,13 @@ class _Clock:
         if up is None or self.asked is None:
             return 0.0
         return max(0.0, self.waited - max(0.0, up - self.asked))
+
+
+def _may_go_on(error: BaseException) -> bool:
+    """Whether the iterator that raised can go on: nothing of the epoch has got lost."""
+    if isinstance(error, LoaderTimeout):
+        return error.where is None
+    return isinstance(error, MemoryError | KeyboardInterrupt)
 
 
 class _EpochIterator:
@@ -455,7 +482,7 @@ class _EpochIterator:
         try:
             batch = self._engine.next_batch(self._pass)
         except BaseException as error:
-            if not isinstance(error, MemoryError | LoaderTimeout | KeyboardInterrupt):
+            if not _may_go_on(error):
                 self.close(f"The iterator was closed, since it raised {type(error).__name__}.")
             raise
         finally:
@@ -484,5 +511,5 @@ class _EpochIterator:
         timeout = self._loader._timeout
         if not self._pass.join(timeout):
             raise LoaderTimeout(
-                timeout or 0.0, " The iterable still makes a sample for the epoch before."
+                timeout or 0.0, detail="The iterable still makes a sample for the epoch before."
             )

@@ -8,6 +8,7 @@ cause and the knob to turn.
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
@@ -15,9 +16,27 @@ __all__ = [
     "LoaderClosed",
     "LoaderError",
     "LoaderTimeout",
+    "Whereabouts",
     "WorkerDied",
     "WorkerError",
 ]
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """A worker and the sample that it was working on; None where there was none."""
+
+    worker_id: int
+    pid: int
+    index: int | None = None  # of the sample in the dataset, if samples have indices
+    epoch: int | None = None
+    batch: int | None = None  # number of its mini-batch in the epoch
+
+    @property
+    def sample(self) -> str:
+        """The sample in words."""
+        name = "a sample" if self.index is None else f"the sample with index {self.index}"
+        return f"{name} (epoch {self.epoch}, mini-batch {self.batch})"
 
 
 class LoaderError(RuntimeError):
@@ -53,25 +72,52 @@ class BufferExhausted(LoaderError, MemoryError):
 
 
 class LoaderTimeout(LoaderError, TimeoutError):
-    """No mini-batch arrived in time.
+    """The caller has waited too long for a mini-batch.
 
     Attributes
     ----------
     seconds : float
         The limit that was exceeded, in seconds.
+    where : Whereabouts or None
+        The worker that does not get on, which was ended, and its sample; None if there is none.
+    worker_id, pid, index, epoch, batch
+        The same one by one; None if there is none.
+    stack : str
+        Where in its code the worker was; empty if that is not known.
+    detail : str
+        What else is known.
     """
 
-    def __init__(self, seconds: float, detail: str = "") -> None:
+    def __init__(
+        self,
+        seconds: float,
+        where: Whereabouts | None = None,
+        stack: str = "",
+        detail: str = "",
+    ) -> None:
+        what = detail and f" {detail}"
+        if where is not None:
+            what = (
+                f" Worker {where.worker_id} (pid {where.pid}) has not got on with {where.sample} "
+                "since half of that time; it was replaced."
+            )
         super().__init__(
-            f"No mini-batch arrived within {seconds:g} seconds.{detail} Likely causes: a sample "
+            f"No mini-batch arrived within {seconds:g} seconds.{what} Likely causes: a sample "
             "that hangs or is very slow, or too few workers. Raise timeout= (None: no limit) if "
-            "samples may take that long."
+            f"samples may take that long.{_stack_text(stack)}"
         )
         self.seconds = seconds
+        self.where = where
+        self.worker_id = None if where is None else where.worker_id
+        self.pid = None if where is None else where.pid
+        self.index = None if where is None else where.index
+        self.epoch = None if where is None else where.epoch
+        self.batch = None if where is None else where.batch
+        self.stack = stack
         self.detail = detail
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.seconds, self.detail), self.__dict__
+        return type(self), (self.seconds, self.where, self.stack, self.detail), self.__dict__
 
 
 class WorkerError(LoaderError):
@@ -111,34 +157,43 @@ class WorkerDied(LoaderError):
     signal_name : str or None
         Name of the signal that ended it, such as ``"SIGKILL"``.
     index : int or None
-        Index of the sample it was working on, if it was working.
+        Index of the sample it was working on, if it was working and samples have indices.
+    epoch, batch : int or None
+        Epoch of that sample, and the number of its mini-batch in the epoch.
+    stack : str
+        Where in its code the worker was; empty if that is not known (after SIGKILL, for one).
     """
 
-    def __init__(
-        self, worker_id: int, pid: int, exit_code: int, index: int | None, why: str
-    ) -> None:
-        self.worker_id = worker_id
-        self.pid = pid
+    def __init__(self, where: Whereabouts, exit_code: int, why: str, stack: str = "") -> None:
+        self.where = where
+        self.worker_id, self.pid = where.worker_id, where.pid
+        self.index, self.epoch, self.batch = where.index, where.epoch, where.batch
         self.exit_code = exit_code
         self.signal_name = signal_name(exit_code)
-        self.index = index
         self.why = why
+        self.stack = stack
         ended = (
             f"was ended by {self.signal_name}"
             if self.signal_name
             else f"ended with exit code {exit_code}"
         )
-        where = f" while it worked on the sample with index {index}" if index is not None else ""
+        at = f" while it worked on {where.sample}" if where.epoch is not None else ""
         cause = (
             " Likely cause: out of memory (see the kernel log), or a kill from outside."
             if self.signal_name == "SIGKILL"
             else ""
         )
-        super().__init__(f"Worker {worker_id} (pid {pid}) {ended}{where}. {why}{cause}".rstrip())
+        super().__init__(
+            f"Worker {self.worker_id} (pid {self.pid}) {ended}{at}. {why}{cause}".rstrip()
+            + _stack_text(stack)
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.worker_id, self.pid, self.exit_code, self.index, self.why)
-        return type(self), arguments, self.__dict__
+        return type(self), (self.where, self.exit_code, self.why, self.stack), self.__dict__
+
+
+def _stack_text(stack: str) -> str:
+    return f"\nThe worker's stack:\n{stack.rstrip()}" if stack else ""
 
 
 def signal_name(exit_code: int) -> str | None:

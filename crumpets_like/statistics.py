@@ -43,6 +43,8 @@ class Statistics:
         Mini-batches that the caller still holds.
     chunk_samples : int
         Samples of the last piece of work that a worker got.
+    skipped : int
+        Samples that were left out, see `on_error`.
     bottleneck : {"caller", "workers", "producer", "buffers"}
         What limits the speed: the caller's own work; the workers' work; the reading of an iterable
         (or of a sampler) in the training process; or too few buffers (or too small a `prefetch`) to
@@ -59,6 +61,7 @@ class Statistics:
     buffers_ready: int
     buffers_held: int
     chunk_samples: int
+    skipped: int
     bottleneck: Bottleneck
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .encoding import decode, different_keys, join
-from .failures import rebuild_exception
+from .failures import rebuild_exception, unpack_errors
 from .protocol import Segment, Status
 from .ring import BufferRing
 from .segment import NO_SLOT
 
 __all__ = ["RawBatch", "assemble"]
+
+logger = logging.getLogger(__name__)
 
 
 class RawBatch(NamedTuple):
@@ -24,9 +28,16 @@ class RawBatch(NamedTuple):
     segments: list[Segment]
     frames: list[bytes]
 
+    @property
+    def skipped(self) -> int:
+        """Rows that hold no sample."""
+        return sum(segment.skipped for segment in self.segments) if self.frames else 0
 
-def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any]:
-    """Make arrays and lists of a mini-batch.
+
+def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any] | None:
+    """Make arrays and lists of a mini-batch; None if all of its samples were skipped.
+
+    Rows of skipped samples are closed up.
 
     Raises
     ------
@@ -42,20 +53,51 @@ def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any]:
     if base is not None and layout is not None and not raw.frames:
         arrays: dict[str, Any] = layout.views(base, raw.rows)
         return arrays
-    columns = []
+    segments, columns, skipped = [], [], []
     first = 0
     for segment in raw.segments:
-        columns.append(decode(raw.frames[first : first + segment.frames], base))
+        frames = raw.frames[first : first + segment.frames]
         first += segment.frames
+        if segment.skipped:
+            skipped += [(segment.start + row, why) for row, why in unpack_errors(frames.pop())]
+        if segment.skipped < segment.size:
+            segments.append(segment)
+            columns.append(decode(frames, base))
+    if skipped:
+        _report(skipped)
+    if not segments:
+        return None
     if layout is None:
-        _check_keys(columns, raw.segments)
+        _check_keys(columns, segments)
         joined = join(columns)
         if ring is not None:
             size = sum(value.nbytes for value in joined.values() if isinstance(value, np.ndarray))
             ring.largest_free_form = max(ring.largest_free_form, size)
         return joined
-    fields = layout.views(base, raw.rows) if base is not None else {}
-    return fields | _join_lists(columns, raw.segments)
+    fields: dict[str, Any] = {}
+    if base is not None:
+        fields = layout.views(base, raw.rows)
+        if skipped:
+            fields = _close_up(fields, raw.rows, [row for row, _ in skipped])
+    return fields | _join_lists(columns, segments)
+
+
+def _close_up(
+    fields: dict[str, NDArray[Any]], rows: int, skipped: list[int]
+) -> dict[str, NDArray[Any]]:
+    """The fields without some rows, still in their slot."""
+    left = np.delete(np.arange(rows), skipped)
+    first = skipped[0]  # rows before it stay where they are
+    for array in fields.values():
+        array[first : len(left)] = array[left[first:]]
+    return {name: array[: len(left)] for name, array in fields.items()}
+
+
+def _report(skipped: list[tuple[int, bytes]]) -> None:
+    for _, described in skipped:
+        error = rebuild_exception(described)
+        notes = " ".join(getattr(error, "__notes__", ()))
+        logger.info("skipped a sample: %s: %s %s", type(error).__name__, error, notes)
 
 
 def _check_keys(columns: list[dict[str, Any]], segments: list[Segment]) -> None:

@@ -18,12 +18,13 @@ from ..arguments import check_count
 from ..errors import LoaderClosed, LoaderTimeout
 from .assembly import RawBatch, assemble
 from .failures import rebuild_exception
+from .logs import handle_record
 from .processes import THREAD_NAME, Wakeup
-from .protocol import Failure, Item, Results, Status, WorkersUp, unpack
+from .protocol import Failure, Item, Record, Results, Status, WorkersUp, unpack
 from .ring import BufferRing
 from .sockets import open_socket
 
-__all__ = ["END", "Consumer", "Stream"]
+__all__ = ["EMPTY", "END", "Consumer", "Stream"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class _Mark:
 
 
 END = _Mark("END")  # no more mini-batches in this pass
+EMPTY = _Mark("EMPTY")  # a mini-batch of which all samples were skipped
 _CLOSED = _Mark("CLOSED")
 _NUDGE = _Mark("NUDGE")  # look again: something changed
 
@@ -64,6 +66,11 @@ class Stream:
     def ready(self) -> int:
         """Mini-batches that wait for the caller."""
         return self._ready.qsize()
+
+    @property
+    def awaited(self) -> int:
+        """Number of the mini-batch that is delivered next; -1: any."""
+        return self._next if self._in_order else -1
 
     def add(self, number: int, batch: RawBatch) -> None:
         """A mini-batch is finished."""
@@ -148,6 +155,7 @@ class Consumer:
         self.up_since: float | None = None  # when all workers were ready, by time.perf_counter
         self.seconds_per_sample = 0.0
         self.chunk_samples = 0
+        self.skipped = 0  # samples of the mini-batches that were retrieved
         self._context: zmq.Context[Any] = zmq.Context()
         try:
             open_pull = partial(open_socket, self._context, zmq.PULL, bind=bind)
@@ -272,6 +280,8 @@ class Consumer:
                 self.set_workers_up()
             elif isinstance(message, Failure):
                 self.fail(rebuild_exception(frames[0]))
+            elif isinstance(message, Record):
+                handle_record(frames[0])
             else:
                 logger.warning("dropped a %s on the control stream", type(message).__name__)
 
@@ -339,7 +349,7 @@ class Consumer:
             return item
 
     def retrieve(self, stream: Stream | None = None, timeout: float | None = None) -> Any:
-        """Next mini-batch of a pass: a dict of arrays and lists, or END.
+        """Next mini-batch of a pass: a dict of arrays and lists, EMPTY or END.
 
         Raises
         ------
@@ -355,7 +365,9 @@ class Consumer:
             )
         if raw is END:
             return END
-        return assemble(raw, self._ring)
+        self.skipped += raw.skipped
+        mini_batch = assemble(raw, self._ring)
+        return EMPTY if mini_batch is None else mini_batch
 
 
 def _receive(reference: weakref.ref[Consumer]) -> None:

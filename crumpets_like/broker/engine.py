@@ -12,12 +12,14 @@ import time
 import weakref
 from typing import Any, NamedTuple
 
+from ..arguments import OnError
 from ..epochs import EpochPlan
 from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
 from .addresses import make_addresses, remove_directory, sweep
 from .buffers import SlotLayout
-from .consumer import END, Consumer
+from .consumer import EMPTY, END, Consumer
 from .launch import SupervisorHandle
+from .logs import levels
 from .payload import Payload, copy_template
 from .processes import THREAD_NAME, Wakeup
 from .producer import Pass, Producer
@@ -38,6 +40,7 @@ _QUICK_BUFFERS = 6  # ... up to so many for each worker: then none of them waits
 _MOST_AHEAD = 256  # mini-batches
 _SECONDS_AHEAD = 0.04  # per worker: two groups of CHUNK_SECONDS with it, as much ready
 _STOP_SECONDS = 1.5  # then by force
+_VERDICT_SECONDS = 0.9  # for the broker to name who does not get on
 
 
 class EngineOptions:
@@ -70,6 +73,12 @@ class EngineOptions:
         Of the samples' generators.
     seed_globals : bool
         Seed the global generators for each sample, too.
+    on_error : "raise", "skip" or callable
+        What becomes of samples that raise an exception, or end their workers.
+    restarts : int or None
+        Most replacements of workers in a pass; None: 2·nworkers.
+    worker_threads : int
+        Threads of a numerical library in each worker.
     """
 
     def __init__(
@@ -87,6 +96,9 @@ class EngineOptions:
         max_buffers: int | None = None,
         seed: int = 0,
         seed_globals: bool = False,
+        on_error: OnError = "raise",
+        restarts: int | None = None,
+        worker_threads: int = 1,
     ) -> None:
         self.worker_template = worker_template
         self.dataset = dataset
@@ -108,6 +120,9 @@ class EngineOptions:
         self.max_buffers = max_buffers
         self.seed = seed
         self.seed_globals = seed_globals
+        self.on_error = on_error
+        self.restarts = 2 * nworkers if restarts is None else restarts
+        self.worker_threads = worker_threads
 
     @property
     def splittable(self) -> bool:
@@ -129,6 +144,7 @@ class EngineFacts(NamedTuple):
     seconds_reading: float  # that the sampler or iterable took
     reads_ahead: bool  # in a thread of its own, not in the caller's
     works_ahead: bool  # workers, not the caller's thread
+    skipped: int  # samples
 
 
 def ring_for(options: EngineOptions) -> BufferRing:
@@ -172,9 +188,15 @@ class Engine:
         payload: Payload | None = None
         try:
             # First of all: it takes longest, and "fork" must come before our threads and sockets.
-            supervisor = parts.supervisor = SupervisorHandle(options.start_method, uid)
+            supervisor = parts.supervisor = SupervisorHandle(
+                options.start_method, uid, options.worker_threads
+            )
             sweep()
-            contents = {"worker_template": options.worker_template, "dataset": options.dataset}
+            contents = {
+                "worker_template": options.worker_template,
+                "dataset": options.dataset,
+                "on_error": options.on_error,
+            }
             payload = Payload({} if in_threads else contents)
             ring = parts.ring = ring_for(options)
             kinds = (("work", 1), ("worker", 1), ("consume", 1), ("control", 1))
@@ -198,11 +220,14 @@ class Engine:
                 result_address=consume,
                 control_address=control,
                 uid=uid,
-                restarts=2 * options.nworkers,
+                restarts=options.restarts,
+                on_error_raises=options.on_error == "raise",
+                worker_threads=options.worker_threads,
                 payload_size=payload.size,
                 trainer=os.getpid(),
                 modules=payload.modules,
                 folders=payload.folders,
+                levels=levels(),
             )
             supervisor.configure(settings, ring.descriptor, payload.descriptor)
             parts.producer = Producer(
@@ -232,6 +257,7 @@ class Engine:
                 worker_id=worker_id,
                 seed=self._options.seed,
                 seed_globals=False,
+                on_error=self._options.on_error,
             )
             thread = threading.Thread(
                 target=serve,
@@ -295,17 +321,36 @@ class Engine:
             if producer.granted == 0 and not this.exhausted:
                 self._wait_for_slot()
                 continue
-            mini_batch = consumer.retrieve(this.stream, self._options.timeout)
+            before = consumer.skipped
+            mini_batch = self._retrieve(this)
             if mini_batch is END:
                 return None
             producer.retrieved(this)
+            this.delivered -= consumer.skipped - before
             this.partial.append(mini_batch)
             mini_batches, samples = this.counts[0]
             if len(this.partial) == mini_batches:
                 this.counts.popleft()
                 this.delivered += samples
-                batch, this.partial = this.partial, []
-                return batch
+                batch = [mini_batch for mini_batch in this.partial if mini_batch is not EMPTY]
+                this.partial = []
+                if batch:
+                    return batch
+
+    def _retrieve(self, this: Pass) -> Any:
+        """The next mini-batch; the broker hears of it when the caller waits long for it."""
+        consumer, timeout = self._parts.consumer, self._options.timeout
+        if timeout is None or self._options.start_method == "thread":
+            return consumer.retrieve(this.stream, timeout)
+        for overdue in (False, True):
+            try:
+                return consumer.retrieve(this.stream, timeout / 2)
+            except LoaderTimeout:
+                self._parts.producer.tell_waiting(this, overdue, timeout)
+        try:
+            return consumer.retrieve(this.stream, _VERDICT_SECONDS)
+        except LoaderTimeout:
+            raise LoaderTimeout(timeout) from None
 
     def _wait_for_slot(self) -> None:
         ring, consumer = self._parts.ring, self._parts.consumer
@@ -346,6 +391,7 @@ class Engine:
             seconds_reading=producer.seconds_reading,
             reads_ahead=self._options.dataset is None,
             works_ahead=True,
+            skipped=consumer.skipped,
         )
 
     def _check_open(self) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgpack
 
 from ..errors import LoaderError, WorkerError, WorkerTraceback
 from .pickling import dump_object, load_object
 
-__all__ = ["describe_failure", "rebuild_exception"]
+__all__ = ["describe_failure", "pack_errors", "rebuild_exception", "unpack_errors"]
 
 
 def describe_failure(error: BaseException, note: str = "") -> bytes:
@@ -57,3 +60,13 @@ def rebuild_exception(data: bytes) -> BaseException:
         return WorkerError(name, text, trace)
     error.__cause__ = WorkerTraceback(trace)
     return error  # type: ignore[no-any-return]
+
+
+def pack_errors(errors: Sequence[tuple[int, bytes]]) -> bytes:
+    """Encode described exceptions, each with the row or position that it belongs to."""
+    return cast(bytes, msgpack.packb(errors))
+
+
+def unpack_errors(frame: bytes) -> list[tuple[int, bytes]]:
+    """Decode what :func:`pack_errors` made."""
+    return [(number, described) for number, described in msgpack.unpackb(frame)]

@@ -11,19 +11,10 @@ import sys
 import threading
 import warnings
 
-from .processes import death_descriptor, wait_readable
+from .processes import death_descriptor, thread_limits, wait_readable
 from .settings import Settings
 
 __all__ = ["SupervisorHandle", "interpreter_command"]
-
-# Libraries that start threads when they are imported; their workers have one thread each.
-_ONE_THREAD = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 
 
 def interpreter_command(call: str) -> list[str]:
@@ -52,6 +43,8 @@ class SupervisorHandle:
         ``"fork"`` forks this process, everything else starts a fresh interpreter.
     uid : str
         Names the private folder of the sockets.
+    threads : int
+        Most threads of a numerical library that a worker imports.
 
     Attributes
     ----------
@@ -61,14 +54,14 @@ class SupervisorHandle:
         Death descriptor.
     """
 
-    def __init__(self, start_method: str, uid: str) -> None:
+    def __init__(self, start_method: str, uid: str, threads: int = 1) -> None:
         self._channel, theirs = socket.socketpair()
         try:
             with theirs:
                 if start_method == "fork":
                     self.pid = self._fork(theirs, uid)
                 else:
-                    self.pid = self._start_interpreter(theirs, uid)
+                    self.pid = self._start_interpreter(theirs, uid, threads)
             self.death = death_descriptor(self.pid)
         except BaseException:
             self._channel.close()
@@ -94,7 +87,7 @@ class SupervisorHandle:
         finally:
             os._exit(1)
 
-    def _start_interpreter(self, theirs: socket.socket, uid: str) -> int:
+    def _start_interpreter(self, theirs: socket.socket, uid: str, threads: int) -> int:
         arguments = f"{theirs.fileno()}, {uid!r}"
         call = f"from crumpets_like.broker.supervisor import main; main({arguments})"
         process = subprocess.Popen(
@@ -102,7 +95,7 @@ class SupervisorHandle:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+            env={**os.environ, **thread_limits(threads)},
         )
         process.returncode = 0  # reaped here, by its process id: Popen must not warn or wait
         return process.pid

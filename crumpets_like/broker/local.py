@@ -36,6 +36,7 @@ class LocalPass:
         self.partial: list[Any] = []  # those that are made
         self.position = 0
         self.delivered = 0
+        self.skipped = 0
         self.exhausted = False  # never true: nothing is requested ahead
 
     def join(self, timeout: float | None) -> bool:
@@ -67,6 +68,7 @@ class LocalEngine:
                 worker_id=0,
                 seed=options.seed,
                 seed_globals=options.seed_globals,
+                on_error=options.on_error,
                 guard=preserve_globals if options.seed_globals else contextlib.nullcontext,
             )
             self._runner.setup()
@@ -75,6 +77,7 @@ class LocalEngine:
             raise
         self._up_since = time.perf_counter()
         self._seconds_reading = 0.0
+        self._skipped = 0
         self._finalizer = weakref.finalize(self, _stop, self._runner, self.ring, os.getpid())
 
     def open(self, plan: EpochPlan, after: LocalPass | None = None) -> LocalPass:
@@ -97,27 +100,34 @@ class LocalEngine:
             What the samples raise.
         """
         self._check_open()
-        if not this.rest and not this.partial:
-            started = time.perf_counter()
-            try:
-                batch = next(this.plan, None)
-            finally:
-                self._seconds_reading += time.perf_counter() - started
-            if batch is None:
-                return None
-            size = self._options.mini_batch_size
-            this.rest = [batch[start : start + size] for start in range(0, len(batch), size)]
-        while this.rest:
-            slot = self.ring.take_or_collect()
-            if slot is None:
-                raise BufferExhausted(self.ring.held, self.ring.limit)
-            keys = this.rest.pop(0)
-            this.partial.append(self._run(this, slot, keys))
-        this.delivered = this.position
-        made, this.partial = this.partial, []
-        return made
+        while this.rest or this.partial or self._read(this):
+            while this.rest:
+                slot = self.ring.take_or_collect()
+                if slot is None:
+                    raise BufferExhausted(self.ring.held, self.ring.limit)
+                mini_batch = self._run(this, slot, this.rest.pop(0))
+                if mini_batch is not None:
+                    this.partial.append(mini_batch)
+            this.delivered = this.position - this.skipped
+            if this.partial:
+                made, this.partial = this.partial, []
+                return made
+        return None
 
-    def _run(self, this: LocalPass, slot: int, keys: Any) -> dict[str, Any]:
+    def _read(self, this: LocalPass) -> bool:
+        """Read one batch of the plan; False at its end."""
+        started = time.perf_counter()
+        try:
+            batch = next(this.plan, None)
+        finally:
+            self._seconds_reading += time.perf_counter() - started
+        if batch is None:
+            return False
+        size = self._options.mini_batch_size
+        this.rest = [batch[start : start + size] for start in range(0, len(batch), size)]
+        return True
+
+    def _run(self, this: LocalPass, slot: int, keys: Any) -> dict[str, Any] | None:
         if isinstance(keys, np.ndarray):
             kind = Kind.INDICES
         else:
@@ -126,14 +136,16 @@ class LocalEngine:
         part = Part(slot, rows, 0, rows, this.position)
         this.position += rows
         try:
-            frames = self._runner.fill_part(part, this.plan.epoch, kind, keys)
+            frames, skipped = self._runner.fill_part(part, this.plan.epoch, kind, keys)
         except StopIteration as error:  # it must not look like the end of the epoch
             self.ring.give_back(slot)
             raise WorkerError("StopIteration", str(error)) from error
         except BaseException:
             self.ring.give_back(slot)
             raise
-        segment = Segment(0, rows, len(frames), -1)
+        self._skipped += skipped
+        this.skipped += skipped
+        segment = Segment(0, rows, len(frames), -1, skipped)
         data: list[Any] = list(frames)
         return assemble(RawBatch(slot, rows, Status.DONE, [segment], data), self.ring)
 
@@ -150,6 +162,7 @@ class LocalEngine:
             seconds_reading=self._seconds_reading,
             reads_ahead=False,
             works_ahead=False,
+            skipped=self._skipped,
         )
 
     def _check_open(self) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "die_with_parent",
     "name_process",
     "thread_count",
+    "thread_limits",
     "wait_readable",
 ]
 
@@ -30,6 +31,14 @@ __all__ = [
 STARTING_UP = getattr(signal, "SIGHUP", signal.SIGTERM)
 THREAD_NAME = "crumpets-"  # begins the name of each of our threads in the training process
 
+_LIMITS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
@@ -116,6 +125,11 @@ def die_with_parent(signal_number: int, parent: int) -> None:
 def name_process(name: str) -> None:
     """Set the name that ``ps`` and ``top`` show (Linux, at most 15 bytes)."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def thread_limits(threads: int) -> dict[str, str]:
+    """Environment variables that limit the threads of libraries which are imported later."""
+    return dict.fromkeys(_LIMITS, str(threads))
 
 
 def thread_count() -> int:

@@ -21,7 +21,7 @@ from ..epochs import EpochPlan
 from .consumer import Stream
 from .pickling import dump_object
 from .processes import THREAD_NAME
-from .protocol import BatchHead, Cancel, Kind, Stop, Submit, pack
+from .protocol import BatchHead, Cancel, Kind, Stop, Submit, Waiting, pack
 from .ring import BufferRing
 from .sockets import open_socket
 
@@ -298,6 +298,12 @@ class Producer:
             if under_way:
                 self._socket.send(pack(Cancel(this.id)))
             self._changed.notify_all()
+
+    def tell_waiting(self, this: Pass, overdue: bool, seconds: float) -> None:
+        """Tell the broker that the caller waits long, or too long."""
+        message = Waiting(this.id, this.stream.awaited, int(overdue), float(seconds))
+        with self._changed:
+            self._socket.send(pack(message))
 
     def stop(self) -> None:
         """Tell the broker to end, and close the socket; passes must have been cancelled."""

@@ -13,13 +13,14 @@ message must not end a process that others depend on.
 message                   way                    frames behind it
 ========================  =====================  =========================================
 Submit                    Producer -> Broker     one of int64 indices, or one per sample
-Cancel, Stop              Producer -> Broker     -
+Cancel, Waiting, Stop     Producer -> Broker     -
 Ready                     Worker -> Broker       -
-Chunk                     Broker -> Worker       as Submit
+Chunk                     Broker -> Worker       as Submit; one more if `lost`
 Stop                      Broker -> Worker       -
 Done                      Worker -> Broker       as its parts say
 Results                   Broker -> Consumer     as its items say (result stream)
 WorkersUp                 Broker -> Consumer     - (control stream)
+Record                    any -> Consumer        one pickled log record (control stream)
 Failure                   any -> Consumer        one pickled exception (control stream)
 ========================  =====================  =========================================
 """
@@ -42,13 +43,16 @@ __all__ = [
     "Item",
     "Kind",
     "Message",
+    "Outcome",
     "Part",
     "Ready",
+    "Record",
     "Results",
     "Segment",
     "Status",
     "Stop",
     "Submit",
+    "Waiting",
     "WorkersUp",
     "pack",
     "unpack",
@@ -103,6 +107,15 @@ class Cancel(NamedTuple):
     pass_id: int
 
 
+class Waiting(NamedTuple):
+    """The caller waits long for a mini-batch."""
+
+    pass_id: int
+    number: int  # -1: any of the pass
+    overdue: int  # 1: its timeout is over; 0: half of it
+    seconds: float  # the timeout
+
+
 class Stop(NamedTuple):
     """End now."""
 
@@ -130,11 +143,23 @@ class Chunk(NamedTuple):
     chunk_id: int  # never used twice: names the attempt, too
     epoch: int
     kind: Kind
+    lost: int  # 1: the last frame tells which samples have ended a worker, and how
     parts: list[Part]
 
     def fits(self, frames: Sequence[Frame]) -> bool:
         """Whether the frames can be those behind this message."""
+        if self.lost:
+            frames = frames[:-1]
         return _samples_fit(self.kind, sum(part.size for part in self.parts), frames)
+
+
+class Outcome(NamedTuple):
+    """How a part ended."""
+
+    status: int
+    frames: int
+    first_index: int  # of its first sample in the dataset, -1 where samples have none
+    skipped: int  # rows that hold no sample; the last frame tells which, and why
 
 
 class Done(NamedTuple):
@@ -142,11 +167,11 @@ class Done(NamedTuple):
 
     chunk_id: int
     seconds: float  # spent on it
-    parts: list[tuple[int, int, int]]  # (Status, frames, first index) of each part
+    parts: list[Outcome]
 
     def fits(self, frames: Sequence[Frame]) -> bool:
         """Whether the frames can be those behind this message."""
-        return len(frames) == sum(count for _, count, _ in self.parts)
+        return len(frames) == sum([part.frames for part in self.parts])
 
 
 class Segment(NamedTuple):
@@ -155,7 +180,8 @@ class Segment(NamedTuple):
     start: int
     size: int
     frames: int
-    first_index: int  # of its first sample in the dataset, -1 where samples have none
+    first_index: int
+    skipped: int
 
 
 class Item(NamedTuple):
@@ -194,6 +220,16 @@ class WorkersUp(NamedTuple):
     nworkers: int
 
 
+class Record(NamedTuple):
+    """What a process of the loader has logged."""
+
+    worker_id: int  # -1: not a worker
+
+    def fits(self, frames: Sequence[Frame]) -> bool:
+        """Whether the frames can be those behind this message."""
+        return len(frames) == 1
+
+
 class Failure(NamedTuple):
     """An error that ends the loader."""
 
@@ -204,8 +240,10 @@ class Failure(NamedTuple):
         return len(frames) == 1
 
 
-Message: TypeAlias = Submit | Cancel | Stop | Ready | Chunk | Done | Results | WorkersUp | Failure
-_TYPES: tuple[Any, ...] = (Submit, Cancel, Stop, Ready, Chunk, Done, Results, WorkersUp, Failure)
+Message: TypeAlias = (
+    Submit | Cancel | Waiting | Stop | Ready | Chunk | Done | Results | WorkersUp | Record | Failure
+)
+_TYPES: tuple[Any, ...] = get_args(Message)
 _NUMBERS = {message_type: bytes((number,)) for number, message_type in enumerate(_TYPES)}
 MOST_BYTES = 1 << 32  # of one frame, so that a stray sender cannot make us allocate more
 

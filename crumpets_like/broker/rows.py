@@ -53,6 +53,16 @@ class RowWriter:
         self._fill(arrays)
         return RowBuffers(_checked(arrays))
 
+    def some_rows(self, arrays: RowBuffers, start: int, stop: int) -> RowBuffers:
+        """Some of the rows of :meth:`all_rows`, holding their fill values again."""
+        rows = RowBuffers({name: array[start:stop] for name, array in arrays.items()})
+        self.reset(rows)
+        return rows
+
+    def reset(self, rows: RowBuffers) -> None:
+        """Give rows their fill values again."""
+        self._fill(rows)
+
     def each_row(
         self, memory: Any, slot_offset: int, start: int, size: int
     ) -> tuple[Iterable[RowBuffers], Callable[[], None]]:

@@ -9,23 +9,27 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from .. import seeding
+from ..arguments import OnError
+from ..errors import LoaderTimeout, WorkerDied
 from .buffers import BufferSpec, SlotLayout
 from .encoding import Arena, Frame, collate, encode, stack_part
-from .failures import describe_failure
-from .protocol import Kind, Part, Status
+from .failures import describe_failure, pack_errors, rebuild_exception, unpack_errors
+from .lists import ListCheck, check_lengths, undo_appends
+from .protocol import Kind, Outcome, Part, Status
 from .rows import RowBuffers, RowWriter
 from .segment import NO_SLOT, RingGeometry, StatusPage
 from .worker import BufferWorker, Worker
 
 __all__ = ["Runner", "overrides"]
 
+_SKIP = object()  # what `on_error` says
 _NO_GUARD: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
 
@@ -54,6 +58,10 @@ class Runner:
         The loader's seed.
     seed_globals : bool
         Seed the global generators for each sample.
+    on_error : "raise", "skip" or callable
+        What becomes of a sample that raises an exception, see :class:`TurboDataLoader`.
+    may_exit : bool
+        Whether ``sys.exit()`` in a sample ends the process, as elsewhere; else it is an error.
     guard : callable, optional
         Makes a context manager to work in (``nworkers=0`` saves the caller's generators).
     """
@@ -69,6 +77,8 @@ class Runner:
         worker_id: int,
         seed: int,
         seed_globals: bool,
+        on_error: OnError = "raise",
+        may_exit: bool = False,
         guard: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
     ) -> None:
         self.worker = worker
@@ -78,6 +88,8 @@ class Runner:
         self._worker_id = worker_id
         self._seed = seed
         self._seed_globals = seed_globals
+        self._on_error = on_error
+        self._may_exit = may_exit
         self._guard = guard or (lambda: _NO_GUARD)
         self._epoch: int | None = None
         self._getitems: Any = getattr(dataset, "__getitems__", None)
@@ -109,8 +121,8 @@ class Runner:
             self._page.release()
 
     def run_part(
-        self, part: Part, epoch: int, kind: Kind, keys: Any
-    ) -> tuple[Status, list[Frame], int]:
+        self, part: Part, epoch: int, kind: Kind, keys: Any, lost: bytes = b""
+    ) -> tuple[Outcome, list[Frame]]:
         """Fill rows of one mini-batch.
 
         Parameters
@@ -123,35 +135,61 @@ class Runner:
             What `keys` are.
         keys : ndarray of int64, or sequence of keys or samples
             One per row.
+        lost : bytes
+            Tells which samples have ended another worker, and how: an error, for `on_error`.
 
         Returns
         -------
-        status, frames, first_index
-            Frames hold lists and free-form results, or the pickled exception.
+        outcome, frames
+            Frames hold lists and free-form results, or the pickled exception; the last one holds
+            the skipped rows, if there are any.
+
+        Raises
+        ------
+        SystemExit
+            If a sample raises it and `may_exit`.
         """
         first_index = int(keys[0]) if kind is Kind.INDICES else -1
         try:
-            return Status.DONE, self.fill_part(part, epoch, kind, keys), first_index
-        except BaseException as error:  # noqa: BLE001  everything is the caller's to see
-            return Status.FAILED, [describe_failure(error)], first_index
+            frames, skipped = self.fill_part(part, epoch, kind, keys, lost)
+        except BaseException as error:
+            if isinstance(error, SystemExit) and self._may_exit:
+                raise
+            return Outcome(Status.FAILED, 1, first_index, 0), [describe_failure(error)]
+        return Outcome(Status.DONE, len(frames), first_index, skipped), frames
 
-    def fill_part(self, part: Part, epoch: int, kind: Kind, keys: Any) -> list[Frame]:
-        """As :meth:`run_part`, but raises; a note on the error says where it happened."""
-        worker = self.worker
+    def fill_part(
+        self, part: Part, epoch: int, kind: Kind, keys: Any, lost: bytes = b""
+    ) -> tuple[list[Frame], int]:
+        """As :meth:`run_part`, but raises; a note on the error says where it happened.
+
+        Returns the frames, and how many rows were skipped.
+        """
         started = time.perf_counter()
+        self._skipped: list[tuple[int, bytes]] = []
+        self._lost = dict(unpack_errors(lost)) if lost else {}
         try:
             with self._guard():
                 if epoch != self._epoch:
                     self._start_epoch(epoch)
-                return self._fill(part, kind, keys)
+                frames = self._fill(part, kind, keys)
         except BaseException as error:
+            if isinstance(error, SystemExit) and self._may_exit:
+                raise  # the position stays in the status page: it tells whose fault it is
             error.add_note(self._note(error))
+            self._end_part(part, started)
             raise
-        finally:
-            self._cell[0] = worker._drawn = -1
-            worker._one = False
-            worker._chunk = worker.indices = worker._keys = None
-            self._page.add_work(self._worker_id, part.size, time.perf_counter() - started)
+        self._end_part(part, started)
+        if self._skipped:
+            frames.append(pack_errors(self._skipped))
+        return frames, len(self._skipped)
+
+    def _end_part(self, part: Part, started: float) -> None:
+        worker = self.worker
+        self._cell[0] = worker._drawn = -1
+        worker._one = False
+        worker._chunk = worker.indices = worker._keys = None
+        self._page.add_work(self._worker_id, part.size, time.perf_counter() - started)
 
     def _start_epoch(self, epoch: int) -> None:
         set_epoch = getattr(self._dataset, "set_epoch", None)
@@ -179,32 +217,69 @@ class Runner:
             text += f" Buffers: {_describe_specs(self._layout.specs)}."
         return text
 
+    # -- errors --------------------------------------------------------------------------
+
+    def _settle(self, error: BaseException, row: int, index: int | None) -> Any:
+        """What `on_error` says: a sample in place of the one of `row`, or SKIP; else raises."""
+        answer: Any = self._on_error
+        if answer == "raise" or not isinstance(error, Exception):
+            raise error
+        if callable(answer):
+            answer = answer(index, error)
+            if answer is None:
+                raise error
+        if not (isinstance(answer, str) and answer == "skip"):
+            self.worker._drawn = -1  # the other sample draws from the beginning
+            return answer
+        note = "" if isinstance(error, WorkerDied | LoaderTimeout) else self._note(error)
+        self._skipped.append((row, describe_failure(error, note)))
+        return _SKIP
+
     # -- reading -------------------------------------------------------------------------
 
-    def _read(self, kind: Kind, keys: Any) -> Any:
-        """All samples of a chunk."""
-        if kind is Kind.SAMPLES:
-            return keys
-        if self._bulk_read and (kind is Kind.INDICES or not self._is_array):
-            if self._is_array:
-                return self._dataset[keys]
-            indices = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
-            samples = self._getitems(indices)
-            if len(samples) != len(indices):
-                raise ValueError(
-                    f"dataset.__getitems__ returned {len(samples)} samples for {len(indices)} "
-                    "indices."
-                )
-            return samples
+    def _source(self, kind: Kind, keys: Any, given: Any = None) -> tuple[Any, Sequence[Any]]:
+        """What to index, and by what, to get each sample; `given` stands for the samples."""
         plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
-        dataset = self._dataset
-        cell = self._cell
+        if kind is Kind.INDICES:
+            self.worker._keys = plain
+        if given is not None or kind is Kind.SAMPLES:
+            source, names = (keys if given is None else given), range(len(keys))
+        elif self._reads_in_bulk(kind):
+            try:
+                source, names = self._read(keys), range(len(keys))
+            except Exception:
+                if self._on_error == "raise":
+                    raise
+                source, names = _OneByOne(self._getitems, self._dataset), plain
+        else:
+            source, names = self._dataset, plain
+        if self._lost and given is None:
+            return _Lossy(source, names, self.worker._first, self._lost), range(len(keys))
+        return source, names
+
+    def _reads_in_bulk(self, kind: Kind) -> bool:
+        return self._bulk_read and (kind is Kind.INDICES or not self._is_array)
+
+    def _read(self, keys: Any) -> Any:
+        """All samples of a chunk in one call."""
+        if self._is_array:
+            return self._dataset[keys]
+        indices = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
+        samples = self._getitems(indices)
+        if len(samples) != len(indices):
+            raise ValueError(
+                f"dataset.__getitems__ returned {len(samples)} samples for {len(indices)} indices."
+            )
+        return samples
+
+    def _read_each(self, source: Any, keys: Sequence[Any]) -> list[Any]:
+        """All samples of a chunk, one after the other."""
         samples = []
-        for position, key in enumerate(plain, self.worker._first):
-            cell[0] = position
+        for position, key in enumerate(keys, self.worker._first):
+            self._cell[0] = position
             if self._seed_globals:
                 seeding.seed_globals(self._seed, self.worker.epoch, position)
-            samples.append(dataset[key])
+            samples.append(source[key])
         return samples
 
     # -- writing -------------------------------------------------------------------------
@@ -219,110 +294,142 @@ class Runner:
         batch: defaultdict[str, list[Any]] = defaultdict(list)
         if self._bulk:
             arrays = self._writer.all_rows(memory, offset, start, part.size)
-            self._prepare_bulk(part, kind, keys, batch, arrays)
+            self._prepare_bulk(part.position, kind, keys, batch, arrays)
         else:
             rows, copy = self._writer.each_row(memory, offset, start, part.size)
-            self._prepare_each(kind, keys, batch, rows)
+            self._prepare_each(*self._source(kind, keys), batch, rows)
             copy()
         lists: dict[str, Any] = dict(batch)
         for key in self._layout.specs.keys() & lists.keys():
             raise ValueError(f"batch[{key!r}] was appended to, but {key!r} is a buffer.")
         if part.slot == NO_SLOT:
-            lists |= self._layout.rows_at(memory, 0, 0, part.size)
+            fields = self._layout.rows_at(memory, 0, 0, part.size)
+            if self._skipped:
+                rows_left = np.delete(np.arange(part.size), [row for row, _ in self._skipped])
+                fields = {name: array[rows_left] for name, array in fields.items()}
+            lists |= fields
         return encode(lists, None)
 
     def _prepare_bulk(
         self,
-        part: Part,
+        first: int,
         kind: Kind,
         keys: Any,
         batch: defaultdict[str, list[Any]],
         arrays: RowBuffers,
     ) -> None:
+        """Fill rows by prepare_batch; if that fails, one by one to find out whose fault it is."""
+        try:
+            self._prepare_chunk(first, kind, keys, batch, arrays)
+            return
+        except Exception:
+            if self._on_error == "raise":
+                raise
+        batch.clear()
+        for row in range(len(keys)):
+            key = keys[row : row + 1]
+            lists: defaultdict[str, list[Any]] = defaultdict(list)
+            rows = self._writer.some_rows(arrays, row, row + 1)
+            try:
+                self._prepare_chunk(first + row, kind, key, lists, rows)
+            except Exception as error:  # noqa: BLE001  on_error decides
+                sample = self._settle(error, row, int(key[0]) if kind is Kind.INDICES else None)
+                if sample is _SKIP:
+                    continue
+                lists.clear()
+                self._writer.reset(rows)
+                self._prepare_chunk(first + row, kind, key, lists, rows, [sample])
+            for name, values in lists.items():
+                batch[name] += values
+        check_lengths(batch, len(keys) - len(self._skipped))
+
+    def _prepare_chunk(
+        self,
+        first: int,
+        kind: Kind,
+        keys: Any,
+        batch: defaultdict[str, list[Any]],
+        arrays: RowBuffers,
+        given: list[Any] | None = None,
+    ) -> None:
         worker: Any = self.worker
-        worker._chunk = (part.position, part.size)
+        worker._first, worker._one = first, False
+        worker._chunk = (first, len(keys))
         if kind is Kind.INDICES:
             worker.indices = np.array(keys)
-            worker._keys = keys.tolist()
-        samples = self._read(kind, keys)
-        self._cell[0] = part.position
+        source, names = self._source(kind, keys, given)
+        if isinstance(names, range) and not isinstance(source, _Lossy):
+            samples = source  # all of them are there already
+        else:
+            samples = self._read_each(source, names)
+        self._cell[0] = first
         if self._seed_globals:
-            seeding.seed_globals(self._seed, worker.epoch, part.position)
+            seeding.seed_globals(self._seed, worker.epoch, first)
         worker.prepare_batch(samples, batch, arrays)
-        for key, values in batch.items():
-            if len(values) != part.size:
-                raise ValueError(
-                    f"prepare_batch appended {len(values)} values to batch[{key!r}] for "
-                    f"{part.size} samples: one value per sample is needed."
-                )
+        check_lengths(batch, len(keys))
 
     def _prepare_each(
         self,
-        kind: Kind,
-        keys: Any,
+        source: Any,
+        keys: Sequence[Any],
         batch: defaultdict[str, list[Any]],
         rows: Iterable[RowBuffers],
     ) -> None:
         worker: Any = self.worker
         prepare = worker.prepare
-        plain, samples = self._samples(kind, keys)
-        dataset = self._dataset
         reseed = self._seed_globals
         cell, first = self._cell, worker._first
-        lists = 0  # that the first sample was appended to
+        skipped = self._skipped
+        check = ListCheck(cell, first).check
         worker._one = True
-        # The loop that every sample goes through: attributes are local names, nothing is made
-        # that is not used, the generator is positioned only when it is asked for.
-        for position, key, buffers in zip(count(first), plain, rows, strict=False):
-            cell[0] = position
-            if reseed:
-                seeding.seed_globals(self._seed, worker.epoch, position)
-            prepare(dataset[key] if samples is None else samples[position - first], batch, buffers)
-            if batch:
+        pending = zip(count(first), keys, rows, strict=False)
+        while True:
+            try:
+                # The loop that every sample goes through: attributes are local names, nothing is
+                # made that is not used, the generator is positioned only when it is asked for.
+                for position, key, buffers in pending:
+                    cell[0] = position
+                    if reseed:
+                        seeding.seed_globals(self._seed, worker.epoch, position)
+                    prepare(source[key], batch, buffers)
+                    if batch:
+                        check(batch, position - first - len(skipped))
+                return
+            except Exception as error:  # noqa: BLE001  on_error decides
                 row = position - first
-                lists = lists if row else len(batch)
-                self._check_lists(batch, row, lists)
+                sample = self._settle(error, row, self._index())
+            done = row - sum(1 for other, _ in skipped if other != row)
+            undo_appends(batch, done)
+            if sample is not _SKIP:
+                self._writer.reset(buffers)
+                if reseed:
+                    seeding.seed_globals(self._seed, worker.epoch, position)
+                prepare(sample, batch, buffers)
+                if batch:
+                    check(batch, done)
 
-    def _samples(self, kind: Kind, keys: Any) -> tuple[list[Any], Any]:
-        """Plain keys, and the samples if they are here already."""
-        plain = keys.tolist() if kind is Kind.INDICES else keys
-        if kind is Kind.INDICES:
-            self.worker._keys = plain
-        if kind is Kind.SAMPLES:
-            return plain, keys
-        return plain, self._read(kind, keys) if self._bulk_read else None
-
-    def _check_lists(self, batch: dict[str, list[Any]], row: int, lists: int) -> None:
-        for number, (key, values) in enumerate(batch.items()):
-            if number >= lists:
-                self._cell[0] = self.worker._first  # for the note on the error
-                raise ValueError(
-                    f"batch[{key!r}] has no value for this sample, but for one behind it: prepare "
-                    "must append exactly one value per sample to each list."
-                )
-            if len(values) != row + 1:
-                what = "has no value" if len(values) <= row else f"got {len(values) - row} values"
-                raise ValueError(
-                    f"batch[{key!r}] {what} for this sample: prepare must append exactly one value "
-                    "per sample to each list."
-                )
+    def _index(self) -> int | None:
+        index = self.worker.index
+        return index if index >= 0 else None
 
     def _fill_free_form(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
         worker = self.worker
-        plain, samples = self._samples(kind, keys)
+        source, plain = self._source(kind, keys)
         results = []
         worker._one = True
         for row, key in enumerate(plain):
             self._cell[0] = part.position + row
-            if self._seed_globals:
-                seeding.seed_globals(self._seed, worker.epoch, part.position + row)
-            result = worker.process(self._dataset[key] if samples is None else samples[row])
-            if not isinstance(result, dict):
-                raise TypeError(
-                    f"process() must return a dict, it returned a {type(result).__name__}."
-                )
+            try:
+                result = self._process(source, key)
+            except Exception as error:  # noqa: BLE001  on_error decides
+                sample = self._settle(error, row, self._index())
+                if sample is _SKIP:
+                    continue
+                result = self._process([sample], 0)
             results.append(result)
         worker._one = False
+        if not results:
+            return []
         arena = None
         if part.slot != NO_SLOT:
             stride = self._geometry.stride
@@ -335,6 +442,42 @@ class Runner:
         if part.size == part.rows:
             return encode(worker.collate(results), arena)
         return encode(collate(results, stack_part, part.start), arena)
+
+    def _process(self, source: Any, key: Any) -> dict[str, Any]:
+        if self._seed_globals:
+            seeding.seed_globals(self._seed, self.worker.epoch, self._cell[0])
+        result = self.worker.process(source[key])
+        if not isinstance(result, dict):
+            raise TypeError(f"process() must return a dict, it returned a {type(result).__name__}.")
+        return result
+
+
+class _OneByOne:
+    """A dataset that is usually read in bulk, sample by sample."""
+
+    def __init__(self, getitems: Any, dataset: Any) -> None:
+        self._getitems = getitems
+        self._dataset = dataset
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._getitems([key])[0] if callable(self._getitems) else self._dataset[key]
+
+
+class _Lossy:
+    """Samples of which some have ended a worker: getting one of those raises that error."""
+
+    def __init__(
+        self, source: Any, names: Sequence[Any], first: int, lost: dict[int, bytes]
+    ) -> None:
+        self._source = source
+        self._names = names
+        self._first = first
+        self._lost = lost
+
+    def __getitem__(self, row: int) -> Any:
+        if self._first + row in self._lost:
+            raise rebuild_exception(self._lost[self._first + row])
+        return self._source[self._names[row]]
 
 
 def _describe_specs(specs: dict[str, BufferSpec]) -> str:

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from .protocol import BatchHead, Item, Kind, Part, Segment, Status, Submit
+from .failures import pack_errors
+from .protocol import BatchHead, Item, Kind, Outcome, Part, Segment, Status, Submit
 
 __all__ = ["CHUNK_SECONDS", "Assignment", "MiniBatch", "Piece", "Scheduler"]
 
@@ -88,6 +89,7 @@ class Piece(NamedTuple):
     batch: MiniBatch
     start: int
     size: int
+    lost: tuple[tuple[int, bytes], ...] = ()  # positions that ended a worker, described exceptions
 
     def holds(self, position: int) -> bool:
         """Whether a sample of the epoch is among them."""
@@ -113,16 +115,22 @@ class Assignment(NamedTuple):
         """What the worker has to know."""
         return [
             Part(batch.slot, batch.rows, start, size, batch.position + start)
-            for batch, start, size in self.pieces
+            for batch, start, size, _ in self.pieces
         ]
+
+    @property
+    def lost(self) -> tuple[tuple[int, bytes], ...]:
+        """Positions of samples that have ended a worker, and the described exceptions."""
+        return self.pieces[0].lost  # such a piece travels alone
 
     @property
     def frames(self) -> Frames:
         """The indices, keys or samples."""
-        cuts = [batch.frames(start, size) for batch, start, size in self.pieces]
+        cuts = [batch.frames(start, size) for batch, start, size, _ in self.pieces]
+        lost = [pack_errors(self.lost)] if self.lost else []
         if self.pieces[0].batch.kind == Kind.INDICES:
-            return [b"".join([cut[0] for cut in cuts])]
-        return [frame for cut in cuts for frame in cut]
+            return [b"".join([cut[0] for cut in cuts]), *lost]
+        return [*(frame for cut in cuts for frame in cut), *lost]
 
 
 class Scheduler:
@@ -216,7 +224,7 @@ class Scheduler:
         self,
         chunk_id: int,
         seconds: float,
-        outcomes: Sequence[tuple[int, int, int]],
+        outcomes: Sequence[Outcome],
         frames: Frames,
     ) -> bool:
         """A worker answers; False if the chunk is not its business (any more)."""
@@ -226,14 +234,15 @@ class Scheduler:
         self._release(assignment.worker, chunk_id)
         first = 0
         samples = 0
-        for piece, (status, nframes, index) in zip(assignment.pieces, outcomes, strict=True):
+        for piece, outcome in zip(assignment.pieces, outcomes, strict=True):
+            status, nframes, index, skipped = outcome
             mine = frames[first : first + nframes]
             first += nframes
             samples += piece.size
             if status == Status.FAILED:
                 self.fail(piece, mine)
             else:
-                segment = Segment(piece.start, piece.size, nframes, index)
+                segment = Segment(piece.start, piece.size, nframes, index, skipped)
                 piece.batch.segments.append((segment, mine))
             piece.batch.missing -= piece.size
             self._finish_if_complete(piece.batch)
@@ -254,6 +263,17 @@ class Scheduler:
             self.fail(piece, frames)
             piece.batch.missing -= piece.size
             self._finish_if_complete(piece.batch)
+
+    def workers_on(self, pass_id: int, number: int) -> list[int]:
+        """Workers that hold rows of a mini-batch; -1: of the oldest of the pass."""
+        found = {
+            (piece.batch.number, assignment.worker): None
+            for assignment in self._assignments.values()
+            for piece in assignment.pieces
+            if piece.batch.pass_id == pass_id and number in (-1, piece.batch.number)
+        }
+        oldest = min(found, default=(number, 0))[0]
+        return [worker for batch, worker in found if batch == oldest]
 
     def _finish_if_complete(self, batch: MiniBatch) -> None:
         key = (batch.pass_id, batch.number)

@@ -15,9 +15,10 @@ import msgpack
 import zmq
 
 from ..arguments import check_count
-from ..errors import WorkerDied
+from ..errors import LoaderError, LoaderTimeout, Whereabouts, WorkerDied
 from .addresses import remove_directory
 from .failures import describe_failure
+from .logs import forwarded_records
 from .processes import death_descriptor, name_process
 from .protocol import (
     Cancel,
@@ -29,11 +30,12 @@ from .protocol import (
     Results,
     Stop,
     Submit,
+    Waiting,
     WorkersUp,
     pack,
     unpack,
 )
-from .scheduler import Scheduler
+from .scheduler import Piece, Scheduler
 from .segment import StatusPage
 from .settings import Settings
 from .sockets import open_socket
@@ -62,7 +64,9 @@ class Broker:
     one_epoch : bool
         Whether work of an epoch waits until nothing of another one is under way.
     restarts : int
-        Most replacements of workers that died.
+        Most replacements of workers that died, in each pass.
+    on_error_raises : bool
+        Whether a sample that ends its workers is an error; else workers are told to do without it.
 
     Raises
     ------
@@ -83,13 +87,19 @@ class Broker:
         splittable: bool = True,
         one_epoch: bool = False,
         restarts: int = 0,
+        on_error_raises: bool = True,
     ) -> None:
         self._nworkers = check_count("nworkers", nworkers)
         self._restarts = check_count("restarts", restarts, least=0)
+        self._restarts_left = self._restarts
+        self._on_error_raises = on_error_raises
+        self._latest_pass = 0
         self._scheduler = Scheduler(self._nworkers, splittable, one_epoch)
         self._identities: dict[int, bytes] = {}
         self._kills: dict[tuple[int, int], int] = {}  # of (pass, position in it)
         self._ended: set[int] = set()  # process ids of workers that are gone
+        self._positions: dict[int, int] = {}  # of the workers, when the caller began to wait long
+        self._overdue: dict[int, float] = {}  # workers that are ended for it, and the timeout
         self._up = False  # whether all workers were ready once
         self._context: zmq.Context[Any] = zmq.Context()
         open_ = partial(open_socket, self._context, linger=_LINGER)
@@ -98,7 +108,7 @@ class Broker:
             self._workers = open_(zmq.ROUTER, "worker_address", worker_address, bind=True)
             self._workers.router_mandatory = True
             self._results = open_(zmq.PUSH, "result_address", result_address)
-            self._control = open_(zmq.PUSH, "control_address", control_address)
+            self.control = open_(zmq.PUSH, "control_address", control_address)
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -129,7 +139,7 @@ class Broker:
                 ready = dict(poller.poll())
                 if any(descriptor in ready for descriptor in deaths):
                     return
-                if self._work in ready and not self._receive_work():
+                if self._work in ready and not self._receive_work(supervisor, status):
                     return
                 if self._workers in ready:
                     self._receive_answers()
@@ -138,10 +148,14 @@ class Broker:
                     if not data:
                         return
                     exits.feed(data)
-                    for worker_id, pid, code in exits:
-                        self._worker_ended(worker_id, pid, code, supervisor, status)
+                    for worker_id, pid, code, dump in exits:
+                        self._worker_ended(worker_id, pid, code, dump, supervisor, status)
                 self._send_results()
                 self._give_work()
+        except Exception as error:
+            error.add_note("In the loader's broker process: this is a bug of crumpets_like.")
+            self.control.send_multipart([pack(Failure(-1)), describe_failure(error)])
+            raise
         finally:
             self._stop_workers()
             self._results.close(linger=0)  # whoever stops us does not wait for results
@@ -149,7 +163,7 @@ class Broker:
 
     # -- messages ------------------------------------------------------------------------
 
-    def _receive_work(self) -> bool:
+    def _receive_work(self, supervisor: socket.socket | None, status: StatusPage | None) -> bool:
         """Take in what the producer wants; False when it wants an end."""
         while True:
             try:
@@ -158,9 +172,15 @@ class Broker:
                 return True
             message = self._decode(head, frames)
             if isinstance(message, Submit):
+                if message.pass_id > self._latest_pass:
+                    self._latest_pass = message.pass_id
+                    self._restarts_left = self._restarts
                 self._scheduler.submit(message, frames)
             elif isinstance(message, Cancel):
                 self._scheduler.cancel(message.pass_id)
+            elif isinstance(message, Waiting):
+                if supervisor is not None and status is not None:
+                    self._caller_waits(message, supervisor, status)
             elif isinstance(message, Stop):
                 return False
 
@@ -179,9 +199,9 @@ class Broker:
                 self._scheduler.add_worker(message.worker_id)
                 if not self._up and len(self._identities) == self._nworkers:
                     self._up = True
-                    self._control.send(pack(WorkersUp(self._nworkers)))
+                    self.control.send(pack(WorkersUp(self._nworkers)))
             elif isinstance(message, Failure):
-                self._control.send_multipart([head, *frames])
+                self.control.send_multipart([head, *frames])
 
     @staticmethod
     def _decode(head: bytes, frames: list[bytes]) -> Message | None:
@@ -208,7 +228,8 @@ class Broker:
     def _give_work(self) -> None:
         for assignment in self._scheduler.assignments():
             batch = assignment.pieces[0].batch
-            chunk = Chunk(assignment.chunk_id, batch.epoch, batch.kind, assignment.parts)
+            lost = int(bool(assignment.lost))
+            chunk = Chunk(assignment.chunk_id, batch.epoch, batch.kind, lost, assignment.parts)
             identity = self._identities[assignment.worker]
             try:
                 self._workers.send_multipart([identity, pack(chunk), *assignment.frames])
@@ -230,6 +251,7 @@ class Broker:
         worker_id: int,
         pid: int,
         code: int,
+        dump: str,
         supervisor: socket.socket,
         status: StatusPage | None,
     ) -> None:
@@ -240,26 +262,64 @@ class Broker:
             status.set_position(worker_id, -1)
         self._identities.pop(worker_id, None)
         self._ended.add(pid)  # its last words may still be on their way
+        timeout = self._overdue.pop(worker_id, None)
         pieces = self._scheduler.remove_worker(worker_id)
         suspect = next((piece for piece in pieces if piece.holds(position)), None)
-        index = suspect.index_of(position) if suspect else None
+        where = Whereabouts(worker_id, pid, *_whereabouts(suspect, position))
+        logger.info("worker %d (pid %d) ended with code %d", worker_id, pid, code)
         if suspect:
             sample = (suspect.batch.pass_id, position)
-            self._kills[sample] = self._kills.get(sample, 0) + 1
-            if self._kills[sample] >= _KILLS:
-                why = f"The same sample has ended {_KILLS} workers."
-                died = WorkerDied(worker_id, pid, code, index, why)
-                self._scheduler.fail_lost([suspect], [describe_failure(died)])
-                pieces.remove(suspect)
+            kills = self._kills[sample] = self._kills.get(sample, 0) + 1
+            if timeout is not None or kills >= _KILLS:
+                error: LoaderError
+                if timeout is not None:
+                    error = LoaderTimeout(timeout, where, dump)
+                else:
+                    why = f"The same sample has ended {_KILLS} workers."
+                    error = WorkerDied(where, code, why, dump)
+                pieces = [piece for piece in pieces if piece is not suspect]
+                pieces += self._blame(suspect, position, error)
                 del self._kills[sample]
         self._scheduler.give_again(pieces)
-        if self._restarts > 0:
-            self._restarts -= 1
-            supervisor.sendall(msgpack.packb(worker_id))
+        if self._restarts_left > 0:
+            self._restarts_left -= 1
+            supervisor.sendall(msgpack.packb(["start", worker_id]))
             return
-        why = "No further worker is started: the limit of restarts is reached."
-        died = WorkerDied(worker_id, pid, code, index, why)
-        self._control.send_multipart([pack(Failure(worker_id)), describe_failure(died)])
+        why = (
+            f"No further worker is started: {self._restarts} were, the limit of an epoch (raise "
+            "restarts= to allow more)."
+        )
+        died = WorkerDied(where, code, why, dump)
+        self.control.send_multipart([pack(Failure(worker_id)), describe_failure(died)])
+
+    def _blame(self, suspect: Piece, position: int, error: LoaderError) -> list[Piece]:
+        """Let a sample fail, or leave it to `on_error`; returns what to give out again."""
+        described = describe_failure(error)
+        if self._on_error_raises:
+            self._scheduler.fail_lost([suspect], [described])
+            return []
+        return [suspect._replace(lost=(*suspect.lost, (position, described)))]
+
+    def _caller_waits(
+        self, message: Waiting, supervisor: socket.socket, status: StatusPage
+    ) -> None:
+        """End the workers that have not got on since half of the caller's timeout."""
+        before = self._positions
+        self._positions = {worker: status.position(worker) for worker in self._identities}
+        if not message.overdue:
+            return
+        for worker in self._scheduler.workers_on(message.pass_id, message.number):
+            position = self._positions.get(worker, -1)
+            if position >= 0 and before.get(worker) == position and worker not in self._overdue:
+                self._overdue[worker] = message.seconds
+                supervisor.sendall(msgpack.packb(["end", worker]))
+
+
+def _whereabouts(piece: Piece | None, position: int) -> tuple[int | None, int | None, int | None]:
+    """Index, epoch and mini-batch of a sample."""
+    if piece is None:
+        return None, None, None
+    return piece.index_of(position), piece.batch.epoch, piece.batch.number
 
 
 def broker_process(settings: Settings, supervisor_pid: int, channel: socket.socket) -> None:
@@ -277,9 +337,11 @@ def broker_process(settings: Settings, supervisor_pid: int, channel: socket.sock
             splittable=settings.splittable,
             one_epoch=settings.one_epoch,
             restarts=settings.restarts,
+            on_error_raises=settings.on_error_raises,
         )
         channel.sendall(msgpack.packb(True))  # bound: workers may connect
         status = StatusPage(memory, max(1, settings.nworkers))
-        broker.run([trainer, death_descriptor(supervisor_pid)], channel, status)
+        with forwarded_records(broker.control, -1, settings.levels):
+            broker.run([trainer, death_descriptor(supervisor_pid)], channel, status)
     finally:
         remove_directory(settings.uid)

@@ -31,11 +31,14 @@ class Settings(NamedTuple):
     result_address: str  # Broker -> Consumer
     control_address: str  # any -> Consumer
     uid: str  # names the private folder of the sockets
-    restarts: int  # most replacements of workers
+    restarts: int  # most replacements of workers in a pass
+    on_error_raises: bool  # whether a sample that ends its workers is an error
+    worker_threads: int  # of numerical libraries, in each worker
     payload_size: int
     trainer: int  # process id of the training process
     modules: list[str]  # to import before workers are forked
     folders: list[str]  # more places to find modules in
+    levels: dict[str, int]  # of the training process's loggers
     ring: int = -1  # descriptor of the ring
     payload: int = -1  # descriptor of the pickled template and dataset
 

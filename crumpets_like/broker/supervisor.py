@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 import warnings
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgpack
 
@@ -38,6 +38,8 @@ __all__ = ["BROKER_DIED", "main", "supervise"]
 
 BROKER_DIED = 3  # exit code: the broker ended without being asked
 _GRACE = 1.0  # seconds that workers get to end by themselves
+_DUMP_SECONDS = 0.1  # that a worker gets to write its stack
+_MOST_STACK = 1 << 16  # bytes
 
 
 def main(channel: int, uid: str) -> NoReturn:
@@ -86,13 +88,19 @@ def _receive_settings(channel: socket.socket) -> Settings | None:
     return None
 
 
+class _Worker(NamedTuple):
+    worker_id: int
+    pid: int
+    dump: int  # descriptor of the file for its stack
+
+
 class _Supervisor:
     def __init__(self, settings: Settings, channel: socket.socket) -> None:
         self._settings = settings
         self._channel = channel
         self._pid = os.getpid()
         self._trainer = death_descriptor(settings.trainer)
-        self._workers: dict[int, tuple[int, int]] = {}  # death descriptor -> (worker id, pid)
+        self._workers: dict[int, _Worker] = {}  # by their death descriptors
         self._method = settings.start_method
         name_process("crumpets-superv")
         if os.getppid() != settings.trainer:
@@ -157,25 +165,27 @@ class _Supervisor:
         return self._broker.fileno() in ready and bool(self._broker.recv(1))
 
     def _start_worker(self, worker_id: int) -> None:
-        if self._method == "spawn":
-            pid = self._spawn_worker(worker_id)
-        else:
-            pid = self._fork_worker(worker_id)
-        self._workers[death_descriptor(pid)] = (worker_id, pid)
+        from .memory import anonymous_file
 
-    def _fork_worker(self, worker_id: int) -> int:
+        dump = anonymous_file(f"crumpets-stack-{worker_id}", 0)
+        start = self._spawn_worker if self._method == "spawn" else self._fork_worker
+        pid = start(worker_id, dump)
+        self._workers[death_descriptor(pid)] = _Worker(worker_id, pid, dump)
+
+    def _fork_worker(self, worker_id: int, dump: int) -> int:
         pid = os.fork()
         if pid == 0:
             from .worker_loop import worker_process
 
             self._channel.close()
             self._broker.close()
-            for descriptor in [*self._workers, self._broker_death, self._trainer]:
+            dumps = [worker.dump for worker in self._workers.values()]
+            for descriptor in [*self._workers, *dumps, self._broker_death, self._trainer]:
                 os.close(descriptor)
-            worker_process(self._settings, worker_id, self._pid, self._broker_pid)
+            worker_process(self._settings, worker_id, self._pid, self._broker_pid, dump)
         return pid
 
-    def _spawn_worker(self, worker_id: int) -> int:
+    def _spawn_worker(self, worker_id: int, dump: int) -> int:
         import subprocess
 
         from .launch import interpreter_command
@@ -183,11 +193,11 @@ class _Supervisor:
         settings = self._settings
         call = (
             "from crumpets_like.broker.supervisor import spawned; "
-            f"spawned({settings.pack()!r}, {worker_id}, {self._pid}, {self._broker_pid})"
+            f"spawned({settings.pack()!r}, {worker_id}, {self._pid}, {self._broker_pid}, {dump})"
         )
         process = subprocess.Popen(
             interpreter_command(call),
-            pass_fds=[settings.ring, settings.payload],
+            pass_fds=[settings.ring, settings.payload, dump],
             stdin=subprocess.DEVNULL,
         )
         process.returncode = 0  # reaped by its process id below: Popen must not wait for it
@@ -207,24 +217,37 @@ class _Supervisor:
                 return
             for descriptor in ready & self._workers.keys():
                 poller.unregister(descriptor)
-                worker_id, pid, code = self._reap(descriptor)
-                self._broker.sendall(msgpack.packb([worker_id, pid, code]))
+                self._broker.sendall(msgpack.packb(self._reap(descriptor)))
             if self._broker.fileno() in ready:
                 data = self._broker.recv(1 << 12)
                 if not data:
                     return
                 requests.feed(data)
-                for worker_id in requests:
+                for action, worker_id in requests:
+                    if action == "end":
+                        self._end_worker(worker_id)
+                        continue
                     before = set(self._workers)
                     self._start_worker(worker_id)
                     for descriptor in self._workers.keys() - before:
                         poller.register(descriptor, select.POLLIN)
 
-    def _reap(self, descriptor: int) -> tuple[int, int, int]:
-        worker_id, pid = self._workers.pop(descriptor)
+    def _end_worker(self, worker_id: int) -> None:
+        """End a worker that does not get on; first it says where it is."""
+        for descriptor, worker in self._workers.items():
+            if worker.worker_id == worker_id:
+                os.kill(worker.pid, signal.SIGUSR1)
+                wait_readable([descriptor], _DUMP_SECONDS)
+                os.kill(worker.pid, signal.SIGKILL)
+
+    def _reap(self, descriptor: int) -> tuple[int, int, int, str]:
+        """Worker id, process id, exit code and stack of a worker that has ended."""
+        worker_id, pid, dump = self._workers.pop(descriptor)
         _, status = os.waitpid(pid, 0)
         os.close(descriptor)
-        return worker_id, pid, os.waitstatus_to_exitcode(status)
+        stack = os.pread(dump, _MOST_STACK, 0).decode(errors="replace")
+        os.close(dump)
+        return worker_id, pid, os.waitstatus_to_exitcode(status), stack
 
     def _shut_down(self) -> int:
         """Give everybody a moment to end, then end them; returns the exit code."""
@@ -248,13 +271,13 @@ class _Supervisor:
         return BROKER_DIED if failed else 0
 
     def _signal_workers(self, number: signal.Signals) -> None:
-        for _, pid in self._workers.values():
-            os.kill(pid, number)
+        for worker in self._workers.values():
+            os.kill(worker.pid, number)
 
 
-def spawned(settings: bytes, worker_id: int, parent: int, broker: int) -> NoReturn:
+def spawned(settings: bytes, worker_id: int, parent: int, broker: int, dump: int) -> NoReturn:
     """Entry of a worker that is a fresh interpreter."""
     from .worker_loop import worker_process
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker_process(Settings.unpack(settings), worker_id, parent, broker)
+    worker_process(Settings.unpack(settings), worker_id, parent, broker, dump)

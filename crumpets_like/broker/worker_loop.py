@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import mmap
 import os
@@ -17,14 +18,22 @@ import zmq
 
 from .. import seeding
 from .failures import describe_failure
+from .logs import forwarded_records
 from .payload import load_payload
 from .pickling import load_object
-from .processes import STARTING_UP, death_descriptor, die_with_parent, name_process
+from .processes import (
+    STARTING_UP,
+    death_descriptor,
+    die_with_parent,
+    name_process,
+    thread_limits,
+)
 from .protocol import (
     Chunk,
     Done,
     Failure,
     Kind,
+    Outcome,
     Ready,
     Status,
     Stop,
@@ -90,6 +99,7 @@ def serve(
 def _run(runner: Runner, chunk: Chunk, frames: list[bytes]) -> list[Any]:
     """Work on a chunk and return the answer's frames."""
     kind = chunk.kind
+    lost = frames.pop() if chunk.lost else b""
     indices = np.frombuffer(frames[0], np.int64) if kind is Kind.INDICES else None
     started = time.perf_counter()
     outcomes = []
@@ -97,17 +107,16 @@ def _run(runner: Runner, chunk: Chunk, frames: list[bytes]) -> list[Any]:
     first = 0
     for part in chunk.parts:
         stop = first + part.size
-        part_frames: list[Any]
-        status, part_frames, index = Status.FAILED, [], -1
         try:
             keys: Any = _load(frames[first:stop]) if indices is None else indices[first:stop]
         except BaseException as error:  # noqa: BLE001  a user's class may raise anything here
             note = f"While a sample was unpickled in worker {runner.worker.worker_id}."
-            part_frames = [describe_failure(error, note)]
+            outcome = Outcome(Status.FAILED, 1, -1, 0)
+            part_frames: list[Any] = [describe_failure(error, note)]
         else:
-            status, part_frames, index = runner.run_part(part, chunk.epoch, kind, keys)
+            outcome, part_frames = runner.run_part(part, chunk.epoch, kind, keys, lost)
         first = stop
-        outcomes.append((int(status), len(part_frames), index))
+        outcomes.append(outcome)
         answer += part_frames
     seconds = time.perf_counter() - started
     return [pack(Done(chunk.chunk_id, seconds, outcomes)), *answer]
@@ -117,72 +126,77 @@ def _load(frames: list[bytes]) -> list[Any]:
     return [load_object(frame) for frame in frames]
 
 
-def worker_process(settings: Settings, worker_id: int, parent: int, broker: int) -> NoReturn:
-    """Body of a worker process, a child of the supervisor."""
+def worker_process(
+    settings: Settings, worker_id: int, parent: int, broker: int, dump: int
+) -> NoReturn:
+    """Body of a worker process, a child of the supervisor.
+
+    Its stack goes to the descriptor `dump` when it crashes, and on SIGUSR1.
+    """
     code = 1
     try:
         die_with_parent(signal.SIGKILL, parent)
         name_process(f"crumpets-w{worker_id}")
+        faulthandler.enable(dump)
+        if hasattr(faulthandler, "register"):  # not on Windows
+            faulthandler.register(signal.SIGUSR1, dump)
         context: zmq.Context[Any] = zmq.Context()
         try:
             _serve_process(settings, worker_id, [parent, broker], context)
             code = 0
         finally:
             context.term()
+    except SystemExit as error:  # of user code
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(code)
+        os._exit(code & 0xFF)
 
 
 def _serve_process(
     settings: Settings, worker_id: int, needed: list[int], context: zmq.Context[Any]
 ) -> None:
-    # NOTE [Unpickle late] in payload.py: not before this process exists.
-    try:
-        template = load_payload(settings.payload, settings.payload_size)
-        seeding.seed_worker_globals(int(settings.seed), worker_id)
-        limit_threads()
-        memory = mmap.mmap(settings.ring, settings.geometry.size)
-        runner = Runner(
-            template["worker_template"],
-            template["dataset"],
-            memory,
-            settings.geometry,
-            settings.rows,
-            worker_id=worker_id,
-            seed=int(settings.seed),
-            seed_globals=settings.seed_globals,
-        )
-    except BaseException as error:  # noqa: BLE001  reported, then this worker ends
-        report(
-            context,
-            settings,
-            worker_id,
-            error,
-            "While the template and the dataset were unpickled.",
-        )
-        return
-    deaths = [death_descriptor(pid) for pid in needed]
-    serve(runner, context, settings, worker_id, deaths)
-
-
-def limit_threads() -> None:
-    """One thread for each library: the workers are what runs in parallel."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
-    cv2: Any = sys.modules.get("cv2")
-    if cv2 is not None:
-        cv2.setNumThreads(0)
-
-
-def report(
-    context: zmq.Context[Any], settings: Settings, worker_id: int, error: BaseException, note: str
-) -> None:
-    """Tell the training process of an error that ends the loader."""
     with context.socket(zmq.PUSH) as control:
         control.linger = _LINGER
         control.connect(settings.control_address)
-        control.send_multipart([pack(Failure(worker_id)), describe_failure(error, note)])
+        with forwarded_records(control, worker_id, settings.levels):
+            try:
+                runner = _make_runner(settings, worker_id)
+            except BaseException as error:  # noqa: BLE001  reported, then this worker ends
+                error.add_note("While the template and the dataset were unpickled.")
+                control.send_multipart([pack(Failure(worker_id)), describe_failure(error)])
+                return
+            deaths = [death_descriptor(pid) for pid in needed]
+            serve(runner, context, settings, worker_id, deaths)
+
+
+def _make_runner(settings: Settings, worker_id: int) -> Runner:
+    # NOTE [Unpickle late] in payload.py: not before this process exists.
+    template = load_payload(settings.payload, settings.payload_size)
+    seeding.seed_worker_globals(int(settings.seed), worker_id)
+    limit_threads(settings.worker_threads)
+    return Runner(
+        template["worker_template"],
+        template["dataset"],
+        mmap.mmap(settings.ring, settings.geometry.size),
+        settings.geometry,
+        settings.rows,
+        worker_id=worker_id,
+        seed=int(settings.seed),
+        seed_globals=settings.seed_globals,
+        on_error=template["on_error"],
+        may_exit=True,
+    )
+
+
+def limit_threads(threads: int) -> None:
+    """So many threads for each library: the workers are what runs in parallel."""
+    os.environ.update(thread_limits(threads))  # for those that are imported later
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+    cv2: Any = sys.modules.get("cv2")
+    if cv2 is not None:
+        cv2.setNumThreads(threads if threads > 1 else 0)
