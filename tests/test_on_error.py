@@ -226,7 +226,7 @@ class TestCallable:
             pytest.raises(ValueError, match="bad 5"),
         ):
             epoch(loader)
-        assert seen in ([], [5])  # in the worker's process, or here
+        assert seen[:1] in ([], [5])  # in the worker's process, or here
 
     @everywhere
     def test_its_own_error(self, nworkers: int, start_method: str) -> None:

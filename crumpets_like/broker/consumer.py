@@ -358,7 +358,10 @@ class Consumer:
         Exception
             As :meth:`retrieve_data`, or the exception that the mini-batch's samples raised.
         """
-        raw = self.retrieve_data(stream, timeout)
+        return self.finish(self.retrieve_data(stream, timeout))
+
+    def finish(self, raw: Any) -> Any:
+        """What :meth:`retrieve` returns or raises, from what :meth:`retrieve_data` returned."""
         if raw is None:
             raise LoaderClosed(
                 "The loader was stopped, or iterated anew, while a mini-batch was awaited."

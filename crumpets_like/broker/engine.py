@@ -342,15 +342,16 @@ class Engine:
         consumer, timeout = self._parts.consumer, self._options.timeout
         if timeout is None or self._options.start_method == "thread":
             return consumer.retrieve(this.stream, timeout)
-        for overdue in (False, True):
+        raw = None
+        for seconds, overdue in ((timeout / 2, 0), (timeout / 2, 1), (_VERDICT_SECONDS, None)):
             try:
-                return consumer.retrieve(this.stream, timeout / 2)
+                raw = consumer.retrieve_data(this.stream, seconds)
+                break
             except LoaderTimeout:
+                if overdue is None:
+                    raise LoaderTimeout(timeout) from None
                 self._parts.producer.tell_waiting(this, overdue, timeout)
-        try:
-            return consumer.retrieve(this.stream, _VERDICT_SECONDS)
-        except LoaderTimeout:
-            raise LoaderTimeout(timeout) from None
+        return consumer.finish(raw)
 
     def _wait_for_slot(self) -> None:
         ring, consumer = self._parts.ring, self._parts.consumer

@@ -299,9 +299,9 @@ class Producer:
                 self._socket.send(pack(Cancel(this.id)))
             self._changed.notify_all()
 
-    def tell_waiting(self, this: Pass, overdue: bool, seconds: float) -> None:
+    def tell_waiting(self, this: Pass, overdue: int, seconds: float) -> None:
         """Tell the broker that the caller waits long, or too long."""
-        message = Waiting(this.id, this.stream.awaited, int(overdue), float(seconds))
+        message = Waiting(this.id, this.stream.awaited, overdue, float(seconds))
         with self._changed:
             self._socket.send(pack(message))
 
