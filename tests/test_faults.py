@@ -10,6 +10,8 @@ import pytest
 from tests.support import faults
 from tests.support.scenario import Running, run_scenario
 
+START_METHODS = ["fork", "forkserver", "spawn"]
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
 
 
@@ -26,6 +28,27 @@ def test_a_deadly_sample_with_other_start_methods(start_method: str) -> None:
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 def test_one_death_changes_nothing(start_method: str) -> None:
     run_scenario(faults.one_death, start_method, "SIGKILL", timeout=30).check()
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("when", ["idle", "working", "together"])
+def test_workers_are_killed_from_outside(start_method: str, when: str) -> None:
+    run_scenario(faults.killed_from_outside, start_method, when, 8, 320, timeout=60).check()
+
+
+def test_a_hundred_kills_in_one_epoch() -> None:
+    run_scenario(faults.killed_from_outside, "fork", "working", 100, 2000, timeout=90).check()
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_the_limit_of_restarts(start_method: str) -> None:
+    run_scenario(faults.no_more_restarts, start_method, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_sample_that_hangs(start_method: str, on_error: str) -> None:
+    run_scenario(faults.sleeps_for_ever, start_method, on_error, timeout=60).check()
 
 
 @pytest.mark.parametrize("name", ["crumpets-broker", "crumpets-superv"])

@@ -18,6 +18,7 @@ from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
 from .addresses import make_addresses, remove_directory, sweep
 from .buffers import SlotLayout
 from .consumer import EMPTY, END, Consumer
+from .interrupts import interrupts_deferred
 from .launch import SupervisorHandle
 from .logs import levels
 from .payload import Payload, copy_template
@@ -451,6 +452,11 @@ def _stop(parts: _Parts, owner: int) -> None:
     """End all parts that were started, in the order in which they depend on each other."""
     if os.getpid() != owner:  # a forked child of the user: nothing here is its own
         return
+    with interrupts_deferred():
+        _end_parts(parts)
+
+
+def _end_parts(parts: _Parts) -> None:
     deadline = time.monotonic() + _STOP_SECONDS
     if hasattr(parts, "producer"):
         for this in parts.passes.values():

@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 
+from .interrupts import interrupts_deferred
 from .processes import death_descriptor, thread_limits, wait_readable
 from .settings import Settings
 
@@ -73,7 +74,7 @@ class SupervisorHandle:
         for stream in (sys.stdout, sys.stderr):  # or both processes would write what is buffered
             with contextlib.suppress(Exception):
                 stream.flush()
-        with warnings.catch_warnings():
+        with interrupts_deferred(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # whoever asks for "fork" knows
             pid = os.fork()
         if pid:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +17,27 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
-from crumpets_like import BufferWorker, LoaderError, TurboDataLoader, WorkerDied
+from crumpets_like import BufferWorker, LoaderError, LoaderTimeout, TurboDataLoader, WorkerDied
 
-__all__ = ["deadly_sample", "endless", "helper_killed", "one_death", "stopped_workers"]
+__all__ = [
+    "deadly_sample",
+    "endless",
+    "helper_killed",
+    "killed_from_outside",
+    "no_more_restarts",
+    "one_death",
+    "sleeps_for_ever",
+    "stopped_workers",
+]
 
 DEATHS: dict[str, Callable[[], object]] = {
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "SIGABRT": os.abort,
     "exit 0": lambda: os._exit(0),
     "exit 3": lambda: os._exit(3),
+    "sys.exit": lambda: sys.exit(),
+    "sys.exit 3": lambda: sys.exit(3),
 }
 
 
@@ -51,19 +66,27 @@ def deadly_sample(start_method: str, death: str) -> None:
     seen: list[list[int]] = []
     died = None
     with TurboDataLoader(range(64), 8, Deadly(death), 4, start_method=start_method) as loader:
+        latest = time.monotonic()
         try:
             for _, (mini_batch,) in loader:
                 seen.append(mini_batch["x"].tolist())
+                latest = time.monotonic()
         except WorkerDied as error:
             died = error
+        seconds = time.monotonic() - latest
+    assert seconds < (3 if start_method == "spawn" else 1), seconds
     assert seen == [list(range(8)), list(range(8, 16))], seen
     assert died is not None
     assert died.index == 17, died
     assert str(died.pid) in str(died), died
     assert "index 17" in str(died), died
-    expected = {"SIGKILL": "SIGKILL", "SIGSEGV": "SIGSEGV"}.get(death)
-    assert died.signal_name == expected, died
-    assert died.exit_code == {"exit 0": 0, "exit 3": 3}.get(death, died.exit_code), died
+    assert (died.epoch, died.batch) == (0, 2), died
+    signal_name = death if death.startswith("SIG") else None
+    assert died.signal_name == signal_name, died
+    if signal_name is None:
+        assert died.exit_code == (3 if death.endswith("3") else 0), died
+    # A crash says where it happened, in the error and nowhere else.
+    assert ("in prepare" in str(died)) == (death in ("SIGSEGV", "SIGABRT")), died
 
 
 def one_death(start_method: str, death: str) -> None:
@@ -78,6 +101,96 @@ def one_death(start_method: str, death: str) -> None:
     Path("died").unlink()
     assert [x for xs, _ in runs[0] for x in xs] == list(range(64))
     assert runs[0] == runs[1]
+
+
+class Drawn(BufferWorker):
+    """Hands on the sample and a draw; takes some time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.add_buffer("x", ((), np.int64))
+        self.add_buffer("draw", ((), np.float64))
+        self.seconds = seconds
+
+    def prepare(
+        self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
+    ) -> None:
+        time.sleep(self.seconds)
+        buffers["x"][...] = sample
+        buffers["draw"][...] = self.rng.random()
+
+
+def _workers() -> list[psutil.Process]:
+    family = psutil.Process().children(recursive=True)
+    return [process for process in family if process.name().startswith("crumpets-w")]
+
+
+def _kill_workers(kills: int, together: bool, rng: random.Random) -> int:
+    """Kill running workers; returns how many."""
+    workers = _workers()
+    chosen = workers if together else rng.sample(workers, min(kills, len(workers)))
+    for process in chosen:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return len(chosen)
+
+
+def killed_from_outside(start_method: str, when: str, kills: int, samples: int) -> None:
+    """Workers are killed again and again: nothing is lost, doubled, or different.
+
+    `when` is "idle" (all buffers are full), "working", or "together" (all at once).
+    """
+    rng = random.Random(0)
+    worker = Drawn(0.0 if when == "idle" else 0.004)
+    runs = []
+    for kill in (False, True):
+        found: list[tuple[int, float]] = []
+        done = 0
+        with TurboDataLoader(
+            range(samples),
+            8,
+            worker,
+            4,
+            start_method=start_method,
+            seed=5,
+            shuffle=True,
+            restarts=2 * kills,
+        ) as loader:
+            for iteration, (mini_batch,) in loader:
+                found += zip(mini_batch["x"].tolist(), mini_batch["draw"].tolist(), strict=True)
+                if kill and done < kills and iteration * kills >= done * samples / 10:
+                    if when == "idle":
+                        time.sleep(0.3)
+                    done += _kill_workers(2, when == "together", rng)
+        assert done >= kills or not kill, done
+        runs.append(found)
+    assert sorted(x for x, _ in runs[0]) == list(range(samples))
+    assert runs[0] == runs[1]
+
+
+def no_more_restarts(start_method: str) -> None:
+    """One more death than `restarts` allows: an error, and only then."""
+    died = None
+    with TurboDataLoader(
+        range(10_000), 8, Slow(), 2, start_method=start_method, restarts=2
+    ) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        for _ in range(2):
+            pids = {process.pid for process in _workers()}
+            _kill_workers(1, False, random.Random(1))
+            while len({process.pid for process in _workers()} - pids) < 1:
+                next(iterator)
+        next(iterator)
+        _kill_workers(1, False, random.Random(1))
+        try:
+            for _ in iterator:
+                pass
+        except WorkerDied as error:
+            died = error
+    assert died is not None
+    assert "2 were, the limit of an epoch" in str(died), died
+    assert died.signal_name == "SIGKILL"
 
 
 class Slow(BufferWorker):
@@ -156,3 +269,50 @@ class SlowSetup(Slow):
     def setup(self) -> None:
         Path("started").touch()
         time.sleep(30)
+
+
+class Sleeps(Drawn):
+    """Sample 5 takes for ever."""
+
+    def prepare(
+        self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
+    ) -> None:
+        if sample == 5:
+            _for_ever()
+        super().prepare(sample, batch, buffers)
+
+
+def _for_ever() -> None:
+    while True:
+        time.sleep(1)
+
+
+def sleeps_for_ever(start_method: str, on_error: str) -> None:
+    """A sample that hangs is named, with the worker's stack, and the worker is replaced."""
+    options: Any = {"start_method": start_method, "timeout": 2, "on_error": on_error}
+    seen: list[int] = []
+    timeout = None
+    with TurboDataLoader(range(32), 4, Sleeps(0), 2, **options) as loader:
+        iterator = iter(loader)
+        seen += next(iterator)[1][0]["x"].tolist()
+        pids = {process.pid for process in _workers()}
+        began = time.monotonic()
+        try:
+            for _, (mini_batch,) in iterator:
+                if len(seen) == 4:
+                    waited = time.monotonic() - began
+                seen += mini_batch["x"].tolist()
+        except LoaderTimeout as error:
+            timeout = error
+            waited = time.monotonic() - began
+        assert 2 <= waited < 3, waited
+        if on_error == "skip":
+            assert seen == [n for n in range(32) if n != 5], seen
+            assert loader.statistics().skipped == 1
+            return
+    assert seen == list(range(4)), seen
+    assert timeout is not None
+    assert timeout.index == 5, timeout
+    assert timeout.pid in pids, (timeout, pids)
+    assert "_for_ever" in timeout.stack, timeout
+    assert timeout.stack.rstrip() in str(timeout)
