@@ -1,5 +1,6 @@
 import inspect
 import pickle
+from dataclasses import replace
 
 import cloudpickle
 import pytest
@@ -10,21 +11,25 @@ from crumpets_like.errors import (
     LoaderClosed,
     LoaderError,
     LoaderTimeout,
+    Whereabouts,
     WorkerDied,
     WorkerError,
     WorkerTraceback,
     signal_name,
 )
 
+WHERE = Whereabouts(2, 4242, index=17, epoch=3, batch=5)
+NO_INDEX = Whereabouts(2, 4242, epoch=3, batch=5)
+IDLE = Whereabouts(2, 4242)
 EXAMPLES = [
     LoaderError("text"),
     LoaderClosed("closed"),
     BufferExhausted(5, 8),
     LoaderTimeout(2.5),
-    LoaderTimeout(120, " Worker 1 is busy."),
+    LoaderTimeout(120, WHERE, "File ...", "Detail."),
     WorkerError("KeyError", "'name'", "Traceback ..."),
-    WorkerDied(1, 4242, -9, 17, "Why."),
-    WorkerDied(0, 4242, 3, None, ""),
+    WorkerDied(WHERE, -9, "Why.", "File ..."),
+    WorkerDied(IDLE, 3, ""),
     WorkerTraceback("Traceback ..."),
 ]
 
@@ -47,7 +52,7 @@ def test_every_class_is_tried():
 
 
 def test_what_users_catch():
-    for name in errors.__all__:
+    for name in set(errors.__all__) - {"Whereabouts"}:
         assert issubclass(getattr(errors, name), LoaderError)
     assert issubclass(LoaderError, RuntimeError)
     assert issubclass(BufferExhausted, MemoryError)
@@ -64,10 +69,26 @@ def test_buffer_exhausted():
 
 
 def test_loader_timeout():
-    error = LoaderTimeout(0.5, " The rest.")
-    assert (error.seconds, error.detail) == (0.5, " The rest.")
+    error = LoaderTimeout(0.5, detail="The rest.")
+    assert (error.seconds, error.detail, error.stack) == (0.5, "The rest.", "")
     assert str(error).startswith("No mini-batch arrived within 0.5 seconds. The rest. Likely")
     assert "timeout=" in str(error)
+    assert "stack" not in str(error)
+    for name in ("where", "worker_id", "pid", "index", "epoch", "batch"):
+        assert getattr(error, name) is None
+
+
+@pytest.mark.parametrize(
+    ("where", "sample"), [(WHERE, "the sample with index 17"), (NO_INDEX, "a sample")]
+)
+def test_loader_timeout_with_a_culprit(where, sample):
+    error = LoaderTimeout(0.5, where, "File a, line 3\n")
+    assert error.where == where
+    assert (error.worker_id, error.pid, error.index) == (2, 4242, where.index)
+    assert (error.epoch, error.batch) == (3, 5)
+    assert error.stack == "File a, line 3\n"
+    assert f"Worker 2 (pid 4242) has not got on with {sample} (epoch 3, mini-batch 5)" in str(error)
+    assert str(error).endswith("\nThe worker's stack:\nFile a, line 3")
 
 
 def test_worker_error():
@@ -78,23 +99,31 @@ def test_worker_error():
 
 
 @pytest.mark.parametrize(
-    ("code", "index", "name", "parts", "missing"),
+    ("code", "where", "name", "parts", "missing"),
     [
-        (-9, 17, "SIGKILL", ["was ended by SIGKILL", "index 17", "out of memory"], []),
-        (-11, 0, "SIGSEGV", ["was ended by SIGSEGV", "index 0"], ["memory"]),
-        (0, None, None, ["ended with exit code 0"], ["index", "memory"]),
-        (3, 5, None, ["ended with exit code 3", "index 5"], ["memory"]),
-        (-64, None, "SIGRTMAX", ["SIGRTMAX"], ["memory"]),
+        (-9, WHERE, "SIGKILL", ["was ended by SIGKILL", "index 17", "out of memory"], ["stack"]),
+        (-11, replace(WHERE, index=0), "SIGSEGV", ["by SIGSEGV", "index 0"], ["memory"]),
+        (0, IDLE, None, ["ended with exit code 0. Because."], ["index", "memory", "sample"]),
+        (3, NO_INDEX, None, ["with exit code 3 while it worked on a sample (epoch 3"], ["index"]),
+        (-64, IDLE, "SIGRTMAX", ["SIGRTMAX"], ["memory"]),
     ],
 )
-def test_worker_died(code, index, name, parts, missing):
-    error = WorkerDied(2, 4242, code, index, "Because.")
+def test_worker_died(code, where, name, parts, missing):
+    error = WorkerDied(where, code, "Because.")
     assert (error.worker_id, error.pid, error.exit_code) == (2, 4242, code)
-    assert (error.index, error.signal_name, error.why) == (index, name, "Because.")
+    assert (error.where, error.index) == (where, where.index)
+    assert (error.epoch, error.batch) == (where.epoch, where.batch)
+    assert (error.signal_name, error.why, error.stack) == (name, "Because.", "")
     for part in ["Worker 2 (pid 4242)", "Because.", *parts]:
         assert part in str(error)
     for part in missing:
         assert part not in str(error)
+
+
+def test_worker_died_with_a_stack():
+    error = WorkerDied(WHERE, -11, "Because.", "Fatal Python error\n")
+    assert error.stack == "Fatal Python error\n"
+    assert str(error).endswith("Because.\nThe worker's stack:\nFatal Python error")
 
 
 def test_signal_names():

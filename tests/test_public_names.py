@@ -82,6 +82,8 @@ def test_signature_of_the_loader():
         "start_method": None,
         "max_buffers": None,
         "seed_globals": False,
+        "restarts": None,
+        "worker_threads": 1,
     }
     expected = [(*item, POSITIONAL) for item in positional.items()]
     assert parameters(TurboDataLoader) == expected + [(*item, KEYWORD) for item in keyword.items()]

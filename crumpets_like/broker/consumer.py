@@ -131,6 +131,8 @@ class Consumer:
         Most milliseconds of one wait of the receiving thread.
     bind : bool
         Bind the addresses; False: connect to them.
+    token : bytes
+        The loader's secret; messages without it are dropped.
 
     Raises
     ------
@@ -141,10 +143,17 @@ class Consumer:
     """
 
     def __init__(
-        self, result_address: str, control_address: str, recv_timeout: int = 1000, bind: bool = True
+        self,
+        result_address: str,
+        control_address: str,
+        recv_timeout: int = 1000,
+        bind: bool = True,
+        *,
+        token: bytes = b"",
     ) -> None:
         self._stopping = True  # nothing to stop yet
         self._recv_timeout = check_count("recv_timeout", recv_timeout)
+        self._token = token
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
         self._failure: BaseException | None = None
@@ -241,7 +250,7 @@ class Consumer:
             except zmq.Again:
                 return
             try:
-                message = unpack(head, frames)
+                message = unpack(head, frames, token=self._token)
                 if not isinstance(message, Results):
                     raise ValueError(f"a {type(message).__name__} on the stream of results")
             except ValueError as error:
@@ -272,7 +281,7 @@ class Consumer:
             except zmq.Again:
                 return
             try:
-                message = unpack(head, frames)
+                message = unpack(head, frames, token=self._token)
             except ValueError as error:
                 logger.warning("dropped a message: %s", error)
                 continue

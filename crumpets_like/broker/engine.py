@@ -202,7 +202,8 @@ class Engine:
             ring = parts.ring = ring_for(options)
             kinds = (("work", 1), ("worker", 1), ("consume", 1), ("control", 1))
             work, worker, consume, control = (a[0] for a in make_addresses(uid, "loader", kinds))
-            consumer = parts.consumer = Consumer(consume, control)
+            token = os.urandom(16)
+            consumer = parts.consumer = Consumer(consume, control, token=token)
             consumer.set_buffer_manager(ring)
             consumer.watch(supervisor.death, lambda: _why_ended(supervisor))
             settings = Settings(
@@ -221,6 +222,7 @@ class Engine:
                 result_address=consume,
                 control_address=control,
                 uid=uid,
+                token=token,
                 restarts=options.restarts,
                 on_error_raises=options.on_error == "raise",
                 worker_threads=options.worker_threads,
@@ -232,7 +234,12 @@ class Engine:
             )
             supervisor.configure(settings, ring.descriptor, payload.descriptor)
             parts.producer = Producer(
-                work, consumer.context, ring, options.mini_batch_size, options.prefetch
+                work,
+                consumer.context,
+                ring,
+                options.mini_batch_size,
+                options.prefetch,
+                token=token,
             )
             consumer.start()
             if in_threads:

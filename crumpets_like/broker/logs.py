@@ -12,6 +12,7 @@ from typing import Any
 import zmq
 
 from .protocol import Record, pack
+from .settings import Settings
 
 __all__ = ["forwarded_records", "handle_record", "levels"]
 
@@ -24,10 +25,10 @@ class _Forward(logging.Handler):
     (The standard library's QueueHandler does the same, but its import takes 5 ms.)
     """
 
-    def __init__(self, socket: zmq.Socket[Any], worker_id: int) -> None:
+    def __init__(self, socket: zmq.Socket[Any], head: bytes) -> None:
         super().__init__()
         self._socket = socket
-        self._head = pack(Record(worker_id))
+        self._head = head
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -43,7 +44,7 @@ class _Forward(logging.Handler):
 
 @contextmanager
 def forwarded_records(
-    socket: zmq.Socket[Any], worker_id: int, levels: dict[str, int]
+    socket: zmq.Socket[Any], worker_id: int, settings: Settings
 ) -> Iterator[None]:
     """Inside, what this process logs is sent through `socket` instead of being handled here.
 
@@ -53,16 +54,16 @@ def forwarded_records(
         Only used under the handler's lock.
     worker_id : int
         -1: not a worker.
-    levels : dict of str to int
-        The levels of the training process's loggers; ``""`` is the root.
+    settings : Settings
+        Hold the levels of the training process's loggers; ``""`` is the root.
     """
     root = logging.getLogger()
     for other in list(root.manager.loggerDict.values()):
         if isinstance(other, logging.Logger):
             other.handlers.clear()  # a forked process has them all
             other.propagate = True
-    root.handlers[:] = [_Forward(socket, worker_id)]
-    for name, level in levels.items():
+    root.handlers[:] = [_Forward(socket, pack(Record(worker_id), settings.token))]
+    for name, level in settings.levels.items():
         logging.getLogger(name).setLevel(level)
     try:
         yield

@@ -17,8 +17,10 @@ import mmap
 import os
 import pickle
 import sys
+from collections import ChainMap
 from collections.abc import Callable
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar
 
 import msgpack
 
@@ -124,6 +126,10 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         """Notes the modules that it meets, and the classes of ``__main__``."""
 
+        dispatch_table: ClassVar[Any] = ChainMap(
+            {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
+        )
+
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type) or callable(obj):
                 module = getattr(obj, "__module__", None)
@@ -157,6 +163,15 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:
     if b"cloudpickle" in stream:  # something travels by value
         loadable.append("cloudpickle")
     return stream, buffers, loadable
+
+
+def _reduce_code(code: CodeType) -> Any:
+    """As cloudpickle does it, but the file's name is kept: a traceback shows the source."""
+    import cloudpickle
+
+    function, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    names = {"<dynamic-code>": code.co_filename}
+    return function, tuple(names.get(a, a) if isinstance(a, str) else a for a in arguments)
 
 
 def _folders(modules: list[str]) -> list[str]:

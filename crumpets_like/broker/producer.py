@@ -143,6 +143,8 @@ class Producer:
         Most samples of a mini-batch.
     window : int
         Mini-batches requested ahead.
+    token : bytes
+        The loader's secret.
 
     Raises
     ------
@@ -157,8 +159,11 @@ class Producer:
         ring: BufferRing,
         mini_batch_size: int,
         window: int,
+        *,
+        token: bytes = b"",
     ) -> None:
         self._ring = ring
+        self._token = token
         self._mini_batch_size = check_count("mini_batch_size", mini_batch_size)
         self.window = check_count("window", window)
         self.seconds_reading = 0.0  # of samplers and iterables
@@ -255,7 +260,7 @@ class Producer:
         else:
             kind = Kind.SAMPLES if this.plan.kind == "samples" else Kind.KEYS
             frames = [key for cut in keys for key in cut]
-        message = pack(Submit(this.id, this.plan.epoch, kind, heads))
+        message = pack(Submit(this.id, this.plan.epoch, kind, heads), self._token)
         with self._changed:
             self._socket.send_multipart([message, *frames])
 
@@ -296,17 +301,17 @@ class Producer:
             under_way = this.requested - this.retrieved
             self._granted -= under_way
             if under_way:
-                self._socket.send(pack(Cancel(this.id)))
+                self._socket.send(pack(Cancel(this.id), self._token))
             self._changed.notify_all()
 
     def tell_waiting(self, this: Pass, overdue: int, seconds: float) -> None:
         """Tell the broker that the caller waits long, or too long."""
         message = Waiting(this.id, this.stream.awaited, overdue, float(seconds))
         with self._changed:
-            self._socket.send(pack(message))
+            self._socket.send(pack(message, self._token))
 
     def stop(self) -> None:
         """Tell the broker to end, and close the socket; passes must have been cancelled."""
         with self._changed:
-            self._socket.send(pack(Stop()))
+            self._socket.send(pack(Stop(), self._token))
             self._socket.close()

@@ -6,8 +6,9 @@ pass through the broker untouched. Indices travel as raw native int64, since the
 only cuts them (0.1 microseconds a cut; 5 as a decoded array). Values that workers return use
 :mod:`crumpets_like.broker.encoding`.
 
-What is received has the declared types and the right number of frames, or is refused: a stray
-message must not end a process that others depend on.
+What is received begins with the loader's secret token, has the declared types and the right number
+of frames, or is refused: a stray message must neither end a process that others depend on nor be
+taken for one of ours.
 
 ========================  =====================  =========================================
 message                   way                    frames behind it
@@ -248,19 +249,22 @@ _NUMBERS = {message_type: bytes((number,)) for number, message_type in enumerate
 MOST_BYTES = 1 << 32  # of one frame, so that a stray sender cannot make us allocate more
 
 
-def pack(message: Message) -> bytes:
-    """Encode a message as its first frame."""
-    return _NUMBERS[type(message)] + cast(bytes, msgpack.packb(message))
+def pack(message: Message, token: bytes = b"") -> bytes:
+    """Encode a message as its first frame; `token` is the loader's secret."""
+    return token + _NUMBERS[type(message)] + cast(bytes, msgpack.packb(message))
 
 
-def unpack(head: Frame, frames: Sequence[Frame] = ()) -> Message:
+def unpack(head: Frame, frames: Sequence[Frame] = (), token: bytes = b"") -> Message:
     """Decode a first frame; `frames` are those behind it.
 
     Raises
     ------
     ValueError
-        If it is no message of this protocol, or the frames do not fit it.
+        If it is no message of this loader, or the frames do not fit it.
     """
+    if head[: len(token)] != token:
+        raise ValueError(f"not a message of this loader: {bytes(head[:32])!r}")
+    head = head[len(token) :]
     try:
         message = cast(Message, _DECODERS[head[0]](msgpack.unpackb(head[1:])))
     except (IndexError, TypeError, ValueError, msgpack.UnpackException) as error:

@@ -67,6 +67,8 @@ class Broker:
         Most replacements of workers that died, in each pass.
     on_error_raises : bool
         Whether a sample that ends its workers is an error; else workers are told to do without it.
+    token : bytes
+        The loader's secret; messages without it are dropped.
 
     Raises
     ------
@@ -88,11 +90,13 @@ class Broker:
         one_epoch: bool = False,
         restarts: int = 0,
         on_error_raises: bool = True,
+        token: bytes = b"",
     ) -> None:
         self._nworkers = check_count("nworkers", nworkers)
         self._restarts = check_count("restarts", restarts, least=0)
         self._restarts_left = self._restarts
         self._on_error_raises = on_error_raises
+        self._token = token
         self._latest_pass = 0
         self._scheduler = Scheduler(self._nworkers, splittable, one_epoch)
         self._identities: dict[int, bytes] = {}
@@ -154,7 +158,7 @@ class Broker:
                 self._give_work()
         except Exception as error:
             error.add_note("In the loader's broker process: this is a bug of crumpets_like.")
-            self.control.send_multipart([pack(Failure(-1)), describe_failure(error)])
+            self.control.send_multipart([pack(Failure(-1), self._token), describe_failure(error)])
             raise
         finally:
             self._stop_workers()
@@ -199,14 +203,13 @@ class Broker:
                 self._scheduler.add_worker(message.worker_id)
                 if not self._up and len(self._identities) == self._nworkers:
                     self._up = True
-                    self.control.send(pack(WorkersUp(self._nworkers)))
+                    self.control.send(pack(WorkersUp(self._nworkers), self._token))
             elif isinstance(message, Failure):
                 self.control.send_multipart([head, *frames])
 
-    @staticmethod
-    def _decode(head: bytes, frames: list[bytes]) -> Message | None:
+    def _decode(self, head: bytes, frames: list[bytes]) -> Message | None:
         try:
-            return unpack(head, frames)
+            return unpack(head, frames, token=self._token)
         except ValueError as error:
             logger.warning("dropped a message: %s", error)
             return None
@@ -223,7 +226,7 @@ class Broker:
             frames += item_frames
         scheduler = self._scheduler
         head = Results(scheduler.seconds_per_sample, scheduler.chunk_samples, items)
-        self._results.send_multipart([pack(head), *frames])
+        self._results.send_multipart([pack(head, self._token), *frames])
 
     def _give_work(self) -> None:
         for assignment in self._scheduler.assignments():
@@ -232,7 +235,9 @@ class Broker:
             chunk = Chunk(assignment.chunk_id, batch.epoch, batch.kind, lost, assignment.parts)
             identity = self._identities[assignment.worker]
             try:
-                self._workers.send_multipart([identity, pack(chunk), *assignment.frames])
+                self._workers.send_multipart(
+                    [identity, pack(chunk, self._token), *assignment.frames]
+                )
             except zmq.ZMQError as error:
                 # The worker is gone; its exit is on its way, and then others get the chunk.
                 logger.info("worker %d cannot be reached: %s", assignment.worker, error)
@@ -240,7 +245,7 @@ class Broker:
     def _stop_workers(self) -> None:
         for identity in self._identities.values():
             try:
-                self._workers.send_multipart([identity, pack(Stop())])
+                self._workers.send_multipart([identity, pack(Stop(), self._token)])
             except zmq.ZMQError:  # it is gone already
                 pass
 
@@ -290,7 +295,7 @@ class Broker:
             "restarts= to allow more)."
         )
         died = WorkerDied(where, code, why, dump)
-        self.control.send_multipart([pack(Failure(worker_id)), describe_failure(died)])
+        self.control.send_multipart([pack(Failure(worker_id), self._token), describe_failure(died)])
 
     def _blame(self, suspect: Piece, position: int, error: LoaderError) -> list[Piece]:
         """Let a sample fail, or leave it to `on_error`; returns what to give out again."""
@@ -338,10 +343,11 @@ def broker_process(settings: Settings, supervisor_pid: int, channel: socket.sock
             one_epoch=settings.one_epoch,
             restarts=settings.restarts,
             on_error_raises=settings.on_error_raises,
+            token=settings.token,
         )
         channel.sendall(msgpack.packb(True))  # bound: workers may connect
         status = StatusPage(memory, max(1, settings.nworkers))
-        with forwarded_records(broker.control, -1, settings.levels):
+        with forwarded_records(broker.control, -1, settings):
             broker.run([trainer, death_descriptor(supervisor_pid)], channel, status)
     finally:
         remove_directory(settings.uid)

@@ -31,6 +31,7 @@ class Settings(NamedTuple):
     result_address: str  # Broker -> Consumer
     control_address: str  # any -> Consumer
     uid: str  # names the private folder of the sockets
+    token: bytes  # the loader's secret, which begins each of its messages
     restarts: int  # most replacements of workers in a pass
     on_error_raises: bool  # whether a sample that ends its workers is an error
     worker_threads: int  # of numerical libraries, in each worker

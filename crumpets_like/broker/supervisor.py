@@ -102,6 +102,7 @@ class _Supervisor:
         self._trainer = death_descriptor(settings.trainer)
         self._workers: dict[int, _Worker] = {}  # by their death descriptors
         self._method = settings.start_method
+        self._settings_file = -1  # descriptor
         name_process("crumpets-superv")
         if os.getppid() != settings.trainer:
             raise ProcessLookupError("The training process has ended.")
@@ -189,15 +190,19 @@ class _Supervisor:
         import subprocess
 
         from .launch import interpreter_command
+        from .memory import anonymous_file
 
         settings = self._settings
+        if self._settings_file < 0:  # not for everyone's eyes, as the command line is
+            self._settings_file = anonymous_file("crumpets-settings", 0)
+            os.pwrite(self._settings_file, settings.pack(), 0)
         call = (
             "from crumpets_like.broker.supervisor import spawned; "
-            f"spawned({settings.pack()!r}, {worker_id}, {self._pid}, {self._broker_pid}, {dump})"
+            f"spawned({self._settings_file}, {worker_id}, {self._pid}, {self._broker_pid}, {dump})"
         )
         process = subprocess.Popen(
             interpreter_command(call),
-            pass_fds=[settings.ring, settings.payload, dump],
+            pass_fds=[self._settings_file, settings.ring, settings.payload, dump],
             stdin=subprocess.DEVNULL,
         )
         process.returncode = 0  # reaped by its process id below: Popen must not wait for it
@@ -275,9 +280,10 @@ class _Supervisor:
             os.kill(worker.pid, number)
 
 
-def spawned(settings: bytes, worker_id: int, parent: int, broker: int, dump: int) -> NoReturn:
-    """Entry of a worker that is a fresh interpreter."""
+def spawned(settings: int, worker_id: int, parent: int, broker: int, dump: int) -> NoReturn:
+    """Entry of a worker that is a fresh interpreter; `settings` is a descriptor of a file."""
     from .worker_loop import worker_process
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker_process(Settings.unpack(settings), worker_id, parent, broker, dump)
+    data = os.pread(settings, os.fstat(settings).st_size, 0)
+    worker_process(Settings.unpack(data), worker_id, parent, broker, dump)

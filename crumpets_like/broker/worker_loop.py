@@ -68,12 +68,14 @@ def serve(
         except BaseException as error:  # noqa: BLE001  reported, then this worker ends
             note = f"In {type(runner.worker).__name__}.setup of worker {worker_id}."
             socket.linger = _LINGER
-            socket.send_multipart([pack(Failure(worker_id)), describe_failure(error, note)])
+            socket.send_multipart(
+                [pack(Failure(worker_id), settings.token), describe_failure(error, note)]
+            )
             return
         if threading.current_thread() is threading.main_thread():
             # From here on the broker says when to end; until here the supervisor may at any time.
             signal.signal(STARTING_UP, signal.SIG_IGN)
-        socket.send(pack(Ready(worker_id, os.getpid())))
+        socket.send(pack(Ready(worker_id, os.getpid()), settings.token))
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         for descriptor in stop_descriptors:
@@ -83,11 +85,11 @@ def serve(
             if socket not in ready:
                 return
             message, *frames = socket.recv_multipart()
-            request = unpack(message, frames)
+            request = unpack(message, frames, token=settings.token)
             if isinstance(request, Stop):
                 return
             if isinstance(request, Chunk):
-                socket.send_multipart(_run(runner, request, frames), copy=True)
+                socket.send_multipart(_run(runner, request, frames, settings.token), copy=True)
     finally:
         try:
             runner.teardown()
@@ -96,7 +98,7 @@ def serve(
         socket.close()
 
 
-def _run(runner: Runner, chunk: Chunk, frames: list[bytes]) -> list[Any]:
+def _run(runner: Runner, chunk: Chunk, frames: list[bytes], token: bytes) -> list[Any]:
     """Work on a chunk and return the answer's frames."""
     kind = chunk.kind
     lost = frames.pop() if chunk.lost else b""
@@ -119,7 +121,7 @@ def _run(runner: Runner, chunk: Chunk, frames: list[bytes]) -> list[Any]:
         outcomes.append(outcome)
         answer += part_frames
     seconds = time.perf_counter() - started
-    return [pack(Done(chunk.chunk_id, seconds, outcomes)), *answer]
+    return [pack(Done(chunk.chunk_id, seconds, outcomes), token), *answer]
 
 
 def _load(frames: list[bytes]) -> list[Any]:
@@ -161,12 +163,14 @@ def _serve_process(
     with context.socket(zmq.PUSH) as control:
         control.linger = _LINGER
         control.connect(settings.control_address)
-        with forwarded_records(control, worker_id, settings.levels):
+        with forwarded_records(control, worker_id, settings):
             try:
                 runner = _make_runner(settings, worker_id)
             except BaseException as error:  # noqa: BLE001  reported, then this worker ends
                 error.add_note("While the template and the dataset were unpickled.")
-                control.send_multipart([pack(Failure(worker_id)), describe_failure(error)])
+                control.send_multipart(
+                    [pack(Failure(worker_id), settings.token), describe_failure(error)]
+                )
                 return
             deaths = [death_descriptor(pid) for pid in needed]
             serve(runner, context, settings, worker_id, deaths)

@@ -31,7 +31,7 @@ def raw(*columns, slot=NO_SLOT, sizes=None, arena=None):
     for number, column in enumerate(columns):
         size = sizes[number] if sizes else 1
         mine = [bytes(frame) for frame in encode(column, arena)]
-        segments.append(Segment(start, size, len(mine), 10 * start))
+        segments.append(Segment(start, size, len(mine), 10 * start, 0))
         frames += mine
         start += size
     return RawBatch(slot, start, Status.DONE, segments, frames)

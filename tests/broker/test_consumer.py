@@ -52,7 +52,7 @@ def ring():
 
 def item(number, *, slot=NO_SLOT, pass_id=0, rows=2, status=Status.DONE, frames=(2,)):
     """A finished mini-batch; a segment of one row for each number of frames."""
-    segments = [Segment(row, 1, count, row) for row, count in enumerate(frames)]
+    segments = [Segment(row, 1, count, row, 0) for row, count in enumerate(frames)]
     return Item(pass_id, number, slot, rows, int(status), segments)
 
 
@@ -79,7 +79,7 @@ class TestRetrieve:
         consumer, peer, _ = made
         peer.send(results(item(0, frames=(2, 1))), b"a", b"b", b"c")
         raw = consumer.retrieve_data()
-        segments = [Segment(0, 1, 2, 0), Segment(1, 1, 1, 1)]
+        segments = [Segment(0, 1, 2, 0, 0), Segment(1, 1, 1, 1, 0)]
         assert raw == RawBatch(NO_SLOT, 2, Status.DONE, segments, [b"a", b"b", b"c"])
 
     def test_frames_go_to_the_items_they_belong_to(self, made):

@@ -20,13 +20,16 @@ from crumpets_like.broker.protocol import (
     Failure,
     Item,
     Kind,
+    Outcome,
     Part,
     Ready,
+    Record,
     Results,
     Segment,
     Status,
     Stop,
     Submit,
+    Waiting,
     WorkersUp,
     pack,
     unpack,
@@ -35,17 +38,21 @@ from crumpets_like.broker.protocol import (
 EXAMPLES: list[tuple[protocol.Message, int]] = [  # with the number of frames
     (Submit(1, 2, Kind.KEYS, [BatchHead(0, 1, 2, 3), BatchHead(1, 2, 3, 5)]), 5),
     (Cancel(7), 0),
+    (Waiting(7, -1, 1, 2.5), 0),
     (Stop(), 0),
     (Ready(3, 4242), 0),
-    (Chunk(9, 1, Kind.SAMPLES, [Part(0, 4, 2, 2, 10), Part(1, 4, 0, 4, 12)]), 6),
-    (Done(9, 0.25, [(0, 1, 17), (1, 3, -1)]), 4),
-    (Results(0.5, 4, [Item(1, 0, 2, 4, int(Status.DONE), [Segment(0, 4, 2, -1)])]), 2),
+    (Chunk(9, 1, Kind.SAMPLES, 0, [Part(0, 4, 2, 2, 10), Part(1, 4, 0, 4, 12)]), 6),
+    (Chunk(9, 1, Kind.KEYS, 1, [Part(0, 4, 2, 2, 10)]), 3),
+    (Done(9, 0.25, [Outcome(0, 1, 17, 0), Outcome(0, 3, -1, 2)]), 4),
+    (Results(0.5, 4, [Item(1, 0, 2, 4, int(Status.DONE), [Segment(0, 4, 2, -1, 1)])]), 2),
     (Results(0.5, 4, [Item(1, 0, 2, 4, int(Status.FAILED), [])] * 3), 3),
     (Results(0.0, 0, [Item(1, 0, 2, 4, int(Status.CANCELLED), [])]), 0),
     (WorkersUp(4), 0),
+    (Record(3), 1),
     (Failure(-1), 1),
 ]
 MESSAGES = [message for message, _ in EXAMPLES]
+MESSAGE_TYPES = typing.get_args(protocol.Message)
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.binary()
@@ -56,11 +63,11 @@ def _submit() -> Submit:
 
 
 def _chunk() -> Chunk:
-    return Chunk(9, 1, Kind.INDICES, [Part(0, 4, 2, 2, 10), Part(1, 3, 0, 3, 12)])
+    return Chunk(9, 1, Kind.INDICES, 0, [Part(0, 4, 2, 2, 10), Part(1, 3, 0, 3, 12)])
 
 
 def test_the_table_names_every_message() -> None:
-    assert {type(message) for message in MESSAGES} == set(typing.get_args(protocol.Message))
+    assert {type(message) for message in MESSAGES} == set(MESSAGE_TYPES)
     for message in MESSAGES:
         assert type(message).__name__ in (protocol.__doc__ or "")
 
@@ -85,6 +92,14 @@ def test_indices_are_one_frame(make: Callable[[], protocol.Message]) -> None:
     assert unpack(pack(message), [bytes(8 * 5)]) == message
     for frames in ([], [bytes(8 * 4)], [bytes(8 * 5 + 1)], [bytes(8 * 5), b""]):
         with pytest.raises(ValueError, match=f"frames do not fit a {type(message).__name__}"):
+            unpack(pack(message), frames)
+
+
+def test_what_is_lost_is_one_frame_more() -> None:
+    message = _chunk()._replace(lost=1)
+    assert unpack(pack(message), [bytes(8 * 5), b"lost"]) == message
+    for frames in ([], [b"lost"], [bytes(8 * 5)], [bytes(8 * 4), b"lost"]):
+        with pytest.raises(ValueError, match="frames do not fit a Chunk"):
             unpack(pack(message), frames)
 
 
@@ -129,7 +144,7 @@ def test_unknown_kinds_are_refused() -> None:
             unpack(frame[:1] + msgpack.packb([1, 2, kind, []]))
 
 
-@given(st.integers(0, 8), st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=6)))
+@given(st.integers(0, len(MESSAGE_TYPES) - 1), st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=6)))
 def test_whatever_is_taken_is_a_whole_message(number: int, fields: Any) -> None:
     try:
         message = unpack(bytes([number]) + msgpack.packb(fields), [b""])

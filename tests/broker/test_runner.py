@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crumpets_like import BufferWorker, Worker
 from crumpets_like.broker.failures import rebuild_exception
-from crumpets_like.broker.protocol import Kind, Part, Status
+from crumpets_like.broker.protocol import Kind, Outcome, Part, Status
 from crumpets_like.broker.runner import overrides
 from crumpets_like.broker.segment import NO_SLOT
 from crumpets_like.seeding import preserve_globals
@@ -410,8 +410,8 @@ class TestErrors:
         bench = Bench(Fails())
         part = Part(1, 8, 0, 3, 0)
         keys = np.array([4, 5, 6])
-        status, frames, index = bench.runner.run_part(part, 3, Kind.INDICES, keys)
-        assert (status, index) == (Status.FAILED, 4)
+        outcome, frames = bench.runner.run_part(part, 3, Kind.INDICES, keys)
+        assert outcome == Outcome(Status.FAILED, 1, 4, 0)
         error = rebuild_exception(frames[0])
         assert isinstance(error, KeyError)
         (note,) = error.__notes__
@@ -426,8 +426,8 @@ class TestErrors:
 
         bench = Bench(Exits())
         part = Part(1, 8, 0, 1, 40)
-        status, frames, index = bench.runner.run_part(part, 0, Kind.SAMPLES, [1])
-        assert (status, index) == (Status.FAILED, -1)
+        outcome, frames = bench.runner.run_part(part, 0, Kind.SAMPLES, [1])
+        assert outcome == Outcome(Status.FAILED, 1, -1, 0)
         error = rebuild_exception(frames[0])
         assert isinstance(error, SystemExit)
         assert "sample number 40 of the epoch" in error.__notes__[0]

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from crumpets_like.broker.protocol import BatchHead, Kind, Status, Submit
+from crumpets_like.broker.protocol import BatchHead, Kind, Outcome, Status, Submit
 from crumpets_like.broker.scheduler import CHUNK_SECONDS, Scheduler
 
 FREE = -1  # no slot
@@ -36,7 +36,7 @@ class Broker:
         return list(self.scheduler.assignments())
 
     def answer(self, assignment, seconds=0.1, status=Status.DONE):
-        outcomes = [(status, 1, piece.start) for piece in assignment.pieces]
+        outcomes = [Outcome(status, 1, piece.start, 0) for piece in assignment.pieces]
         frames = [b"%d %d" % (piece.batch.number, piece.start) for piece in assignment.pieces]
         return self.scheduler.done(assignment.chunk_id, seconds, outcomes, frames)
 
@@ -235,7 +235,7 @@ class TestResults:
         assert broker.finished() == []
         assert broker.answer(first)
         ((item, frames),) = broker.finished()
-        assert item == (1, 0, FREE, 4, Status.DONE, [(0, 2, 1, 0), (2, 2, 1, 2)])
+        assert item == (1, 0, FREE, 4, Status.DONE, [(0, 2, 1, 0, 0), (2, 2, 1, 2, 0)])
         assert frames == [b"0 0", b"0 2"]
         assert broker.finished() == []
 
@@ -248,7 +248,7 @@ class TestResults:
         assert len(broker.finished()) == 1
 
     def test_unknown_chunk(self):
-        assert not Broker().scheduler.done(99, 0.1, [(Status.DONE, 0, -1)], [])
+        assert not Broker().scheduler.done(99, 0.1, [Outcome(Status.DONE, 0, -1, 0)], [])
 
     def test_the_first_failing_rows_are_the_error(self):
         for order in itertools.permutations(range(3)):
@@ -278,7 +278,7 @@ class TestResults:
         broker.learn(CHUNK_SECONDS / 1000)
         broker.submit(*[1] * 4)
         first = broker.give()[0]
-        outcomes = [(Status.FAILED, 1, 7), (Status.DONE, 2, 8)]
+        outcomes = [Outcome(Status.FAILED, 1, 7, 0), Outcome(Status.DONE, 2, 8, 0)]
         broker.scheduler.done(first.chunk_id, 0.1, outcomes, [b"error", b"a", b"b"])
         assert [(item.status, frames) for item, frames in broker.finished()] == [
             (Status.FAILED, [b"error"]),

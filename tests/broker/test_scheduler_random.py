@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from crumpets_like.broker.protocol import BatchHead, Kind, Status, Submit
+from crumpets_like.broker.protocol import BatchHead, Kind, Outcome, Status, Submit
 from crumpets_like.broker.scheduler import Scheduler
 
 PACES = st.sampled_from([0.0001, 0.001, 0.01, 0.1])
@@ -72,16 +72,16 @@ class RandomSchedules(RuleBasedStateMachine):
         assignment = self.in_hand.pop(chunk)
         self.gone.append(assignment)
         outcomes, frames, samples = [], [], 0
-        for batch, start, size in assignment.pieces:
+        for batch, start, size, _ in assignment.pieces:
             samples += size
             if fails():
                 frame = b"error %d" % start
-                outcomes.append((Status.FAILED, 1, -1))
+                outcomes.append(Outcome(Status.FAILED, 1, -1, 0))
                 self.errors.setdefault(batch.number, {})[start] = frame
                 frames.append(frame)
             else:
                 rows = range(start, start + size)
-                outcomes.append((Status.DONE, size, batch.number))
+                outcomes.append(Outcome(Status.DONE, size, batch.number, start % (size + 1)))
                 frames += [b"%d %d" % (batch.number, row) for row in rows]
                 done = self.done_rows.setdefault(batch.number, set())
                 assert done.isdisjoint(rows), "made twice"
@@ -92,7 +92,7 @@ class RandomSchedules(RuleBasedStateMachine):
     @rule(data=st.data())
     def late_answer(self, data):
         assignment = data.draw(st.sampled_from(self.gone))
-        outcomes = [(Status.DONE, 0, -1)] * len(assignment.pieces)
+        outcomes = [Outcome(Status.DONE, 0, -1, 0)] * len(assignment.pieces)
         assert not self.scheduler.done(assignment.chunk_id, 0.1, outcomes, [])
 
     @precondition(lambda self: self.alive and not self.ONE_EPOCH)
@@ -142,7 +142,7 @@ class RandomSchedules(RuleBasedStateMachine):
         }
         keys = []
         for piece, part in zip(assignment.pieces, assignment.parts, strict=True):
-            batch, start, size = piece
+            batch, start, size, _ = piece
             pass_id, count, indices = self.submitted[batch.number]
             assert part == (batch.number, count, start, size, batch.position + start)
             assert size > 0
@@ -181,6 +181,7 @@ class RandomSchedules(RuleBasedStateMachine):
             assert covered == list(range(rows))
             assert frames == [b"%d %d" % (item.number, row) for row in range(rows)]
             assert all(s.first_index == item.number for s in item.segments)
+            assert all(s.skipped == s.start % (s.size + 1) for s in item.segments)
         elif item.status == Status.FAILED:
             errors = self.errors[item.number]
             assert frames == [errors[min(errors)]]

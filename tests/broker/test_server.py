@@ -20,6 +20,7 @@ from crumpets_like.broker.protocol import (
     Failure,
     Item,
     Kind,
+    Outcome,
     Part,
     Ready,
     Results,
@@ -84,17 +85,24 @@ class Bench:
         chunk, (indices,) = worker.receive()
         samples = sum(part.size for part in chunk.parts)
         first = int(np.frombuffer(indices, np.int64)[0])
-        answer = Done(chunk.chunk_id, seconds * samples, [(0, len(frames), first)])
+        answer = Done(chunk.chunk_id, seconds * samples, [Outcome(0, len(frames), first, 0)])
         worker.send(answer, *frames)
         return chunk, answer
 
-    def ended(self, worker_id, position=-1, code=-9):
+    def ended(self, worker_id, position=-1, code=-9, stack=""):
         """A worker is gone, says the supervisor; it worked on the sample at `position`."""
         self.status.set_position(worker_id, position)
-        self.supervisor.sendall(msgpack.packb([worker_id, self.pids.get(worker_id, -1), code]))
+        pid = self.pids.get(worker_id, -1)
+        self.supervisor.sendall(msgpack.packb([worker_id, pid, code, stack]))
+
+    def requested(self):
+        """What the supervisor is asked for: action and worker."""
+        return msgpack.unpackb(self.supervisor.recv(100))
 
     def restart_requested(self):
-        return msgpack.unpackb(self.supervisor.recv(100))
+        action, worker_id = self.requested()
+        assert action == "start"
+        return worker_id
 
     def died(self):
         message, (frame,) = self.control.receive()
@@ -124,11 +132,11 @@ class TestWork:
         with running() as bench:
             bench.submit(3, pass_id=7, epoch=2)
             chunk, (indices,) = bench.workers[0].receive()
-            assert chunk == Chunk(1, 2, Kind.INDICES, [Part(NO_SLOT, 3, 0, 3, 0)])
+            assert chunk == Chunk(1, 2, Kind.INDICES, 0, [Part(NO_SLOT, 3, 0, 3, 0)])
             assert np.frombuffer(indices, np.int64).tolist() == [100, 101, 102]
-            bench.workers[0].send(Done(1, 0.75, [(0, 2, 100)]), b"a", b"b")
+            bench.workers[0].send(Done(1, 0.75, [Outcome(0, 2, 100, 0)]), b"a", b"b")
             message, frames = bench.results.receive()
-            item = Item(7, 0, NO_SLOT, 3, Status.DONE, [Segment(0, 3, 2, 100)])
+            item = Item(7, 0, NO_SLOT, 3, Status.DONE, [Segment(0, 3, 2, 100, 0)])
             assert message == Results(0.25, 3, [item])
             assert frames == [b"a", b"b"]
 
@@ -137,7 +145,7 @@ class TestWork:
             head = BatchHead(0, 5, 2, 40)
             bench.producer.send(Submit(1, 0, Kind.SAMPLES, [head]), b"sample", b"\x80 no pickle")
             chunk, frames = bench.workers[0].receive()
-            assert chunk == Chunk(1, 0, Kind.SAMPLES, [Part(5, 2, 0, 2, 40)])
+            assert chunk == Chunk(1, 0, Kind.SAMPLES, 0, [Part(5, 2, 0, 2, 40)])
             assert frames == [b"sample", b"\x80 no pickle"]
 
     def test_rows_of_several_workers_are_put_together(self):
@@ -147,7 +155,10 @@ class TestWork:
             assert bench.results.silent()
             bench.work(bench.workers[0], [b"first"])
             message, frames = bench.results.receive()
-            assert message.items[0].segments == [Segment(0, 2, 1, 100), Segment(2, 2, 1, 102)]
+            assert message.items[0].segments == [
+                Segment(0, 2, 1, 100, 0),
+                Segment(2, 2, 1, 102, 0),
+            ]
             assert frames == [b"first", b"second"]
 
     def test_workers_that_come_late_get_work(self):
@@ -160,7 +171,7 @@ class TestWork:
         with running() as bench:
             bench.submit(1)
             chunk, _ = bench.workers[0].receive()
-            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [(1, 1, 100)]), b"the exception")
+            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [Outcome(1, 1, 100, 0)]), b"the exception")
             message, frames = bench.results.receive()
             assert message.items == [Item(1, 0, NO_SLOT, 1, Status.FAILED, [])]
             assert frames == [b"the exception"]
@@ -172,7 +183,7 @@ class TestWork:
             bench.producer.send(Cancel(1))
             message, _ = bench.results.receive()
             assert message.items == [Item(1, 1, NO_SLOT, 1, Status.CANCELLED, [])]
-            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [(0, 1, 100)]), b"late")
+            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [Outcome(0, 1, 100, 0)]), b"late")
             message, frames = bench.results.receive()
             assert message.items == [Item(1, 0, NO_SLOT, 1, Status.CANCELLED, [])]
             assert frames == []
@@ -195,7 +206,7 @@ class TestStrayMessages:
             bench.submit(1)
             _, answer = bench.work(bench.workers[0])
             bench.workers[0].send(answer, b"again")
-            bench.workers[0].send(Done(99, 0.1, [(0, 0, 0)]))
+            bench.workers[0].send(Done(99, 0.1, [Outcome(0, 0, 0, 0)]))
             message, frames = bench.results.receive()
             assert (len(message.items), frames) == (1, [b"result"])
             assert wait_until(lambda: caplog.text.count("came too late") == 2)
@@ -214,8 +225,8 @@ class TestStrayMessages:
             again, _ = bench.workers[1].receive()
             assert again.parts == chunk.parts
             assert again.chunk_id != chunk.chunk_id
-            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [(0, 1, 100)]), b"late")
-            bench.workers[1].send(Done(again.chunk_id, 0.1, [(0, 1, 100)]), b"good")
+            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [Outcome(0, 1, 100, 0)]), b"late")
+            bench.workers[1].send(Done(again.chunk_id, 0.1, [Outcome(0, 1, 100, 0)]), b"good")
             message, frames = bench.results.receive()
             assert message.items[0].status == Status.DONE
             assert frames == [b"good", b"result"]
@@ -365,7 +376,7 @@ class TestDeaths:
             worker, done = bench.start_worker(0, name=b"third"), []
             while len(done) < 5:
                 chunk, _ = worker.receive()
-                outcomes = [(0, 0, 0)] * len(chunk.parts)
+                outcomes = [Outcome(0, 0, 0, 0)] * len(chunk.parts)
                 worker.send(Done(chunk.chunk_id, 1e-6, outcomes))
                 done += [item.number for item in bench.results.receive()[0].items]
             assert sorted(done) == [2, 4, 5, 6, 7]
@@ -428,11 +439,11 @@ class TestDeaths:
             assert isinstance(died, WorkerDied)
             assert (died.worker_id, died.exit_code, died.signal_name) == (0, 3, None)
             assert died.index == index
-            assert "limit of restarts" in str(died)
+            assert "0 were, the limit of an epoch" in str(died)
 
     def test_exits_may_come_in_pieces(self):
         with running(nworkers=2, restarts=2) as bench:
-            data = msgpack.packb([0, 1000, -9]) + msgpack.packb([1, 1001, -9])
+            data = msgpack.packb([0, 1000, -9, ""]) + msgpack.packb([1, 1001, -9, ""])
             for byte in data:
                 bench.supervisor.sendall(bytes([byte]))
             requests = msgpack.Unpacker()
@@ -440,7 +451,7 @@ class TestDeaths:
             while len(got) < 2:
                 requests.feed(bench.supervisor.recv(100))
                 got += requests
-            assert got == [0, 1]
+            assert got == [["start", 0], ["start", 1]]
 
 
 class TestArguments:

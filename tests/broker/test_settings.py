@@ -7,10 +7,17 @@ from crumpets_like.broker.settings import Settings
 def make(**changes):
     """Settings with a different value in each field."""
     values = {
-        name: {int: number, bool: number % 2 == 0, str: f"s{number}"}.get(kind, ["a", "b"])
+        name: example(kind, number)
         for number, (name, kind) in enumerate(get_type_hints(Settings).items())
     }
     return Settings(**{**values, **changes})
+
+
+def example(kind, number):
+    values = {int: number, bool: number % 2 == 0, str: f"s{number}", bytes: b"b%d" % number}
+    if kind in values:
+        return values[kind]
+    return {"": 30, "a.b": number} if kind == dict[str, int] else ["a", "b"]
 
 
 def test_round_trip():

@@ -19,6 +19,7 @@ from crumpets_like.broker.protocol import (
     Done,
     Failure,
     Kind,
+    Outcome,
     Part,
     Ready,
     Status,
@@ -27,7 +28,7 @@ from crumpets_like.broker.protocol import (
     unpack,
 )
 from crumpets_like.broker.segment import NO_SLOT
-from crumpets_like.broker.worker_loop import STARTING_UP, limit_threads, report, serve
+from crumpets_like.broker.worker_loop import STARTING_UP, limit_threads, serve
 from tests.support.loading import wait_until
 from tests.support.runner import Bench
 from tests.support.sockets import Peers, addresses, in_thread
@@ -100,7 +101,7 @@ def part(size, start=0, rows=4):
 def columns(frames, done):
     """What the parts of an answer hold, or their errors."""
     found, first = [], 0
-    for status, count, _ in done.parts:
+    for status, count, _, _ in done.parts:
         mine = frames[first : first + count]
         first += count
         found.append(decode(mine, None) if status == Status.DONE else rebuild_exception(mine[0]))
@@ -114,12 +115,12 @@ class TestServing:
             assert broker.receive() == (Ready(3, os.getpid()), [])
             assert worker.calls == ["setup"]
             indices = np.array([3, 1, 2]).tobytes()
-            broker.send(Chunk(8, 0, Kind.INDICES, [part(2), part(1, 3)]), indices)
+            broker.send(Chunk(8, 0, Kind.INDICES, 0, [part(2), part(1, 3)]), indices)
             done, frames = broker.receive()
             assert isinstance(done, Done)
             assert done.chunk_id == 8
             assert 0 < done.seconds < 5
-            assert done.parts == [(Status.DONE, 1, 3), (Status.DONE, 1, 2)]
+            assert done.parts == [Outcome(Status.DONE, 1, 3, 0), Outcome(Status.DONE, 1, 2, 0)]
             found = columns(frames, done)
             assert [list(column["x"]) for column in found] == [[13, 11], [12]]
         assert worker.calls == ["setup", "teardown"]
@@ -129,10 +130,10 @@ class TestServing:
         with serving(Free(), {"a": 1, "b": 2, "c": 3}) as broker:
             broker.receive()
             keys = ["a", "b", "c"] if kind is Kind.KEYS else [1, 2, 3]
-            chunk = Chunk(1, 0, kind, [part(1), part(2, 1)])
+            chunk = Chunk(1, 0, kind, 0, [part(1), part(2, 1)])
             broker.send(chunk, *map(pickle.dumps, keys))
             done, frames = broker.receive()
-            assert [index for _, _, index in done.parts] == [-1, -1]
+            assert [outcome.first_index for outcome in done.parts] == [-1, -1]
             assert [list(column["x"]) for column in columns(frames, done)] == [[1], [2, 3]]
 
     def test_one_after_the_other(self):
@@ -140,16 +141,16 @@ class TestServing:
             broker.receive()
             for chunk_id in range(5):
                 indices = np.array([chunk_id]).tobytes()
-                broker.send(Chunk(chunk_id, 0, Kind.INDICES, [part(1)]), indices)
+                broker.send(Chunk(chunk_id, 0, Kind.INDICES, 0, [part(1)]), indices)
             assert [broker.receive()[0].chunk_id for _ in range(5)] == list(range(5))
 
     def test_an_error_fails_its_part_only(self):
         with serving(Free(), [1, KeyError("mine"), SystemExit(2), 4]) as broker:
             broker.receive()
-            chunk = Chunk(1, 0, Kind.INDICES, [part(1, n) for n in range(4)])
+            chunk = Chunk(1, 0, Kind.INDICES, 0, [part(1, n) for n in range(4)])
             broker.send(chunk, np.arange(4).tobytes())
             done, frames = broker.receive()
-            assert [status for status, _, _ in done.parts] == [0, 1, 1, 0]
+            assert [outcome.status for outcome in done.parts] == [0, 1, 1, 0]
             found = columns(frames, done)
             assert list(found[0]["x"]) == [1]
             assert isinstance(found[1], KeyError)
@@ -159,7 +160,7 @@ class TestServing:
     def test_a_sample_that_cannot_be_unpickled(self):
         with serving(Free()) as broker:
             broker.receive()
-            broker.send(Chunk(1, 0, Kind.SAMPLES, [part(1), part(1, 1)]), b"no", pickle.dumps(5))
+            broker.send(Chunk(1, 0, Kind.SAMPLES, 0, [part(1), part(1, 1)]), b"no", pickle.dumps(5))
             done, frames = broker.receive()
             error, column = columns(frames, done)
             assert isinstance(error, pickle.UnpicklingError)

@@ -10,7 +10,17 @@ from typing import Any
 import zmq
 
 from crumpets_like.broker.addresses import make_addresses, remove_directory
-from crumpets_like.broker.protocol import Message, pack, unpack
+from crumpets_like.broker.protocol import (
+    Done,
+    Failure,
+    Item,
+    Message,
+    Outcome,
+    Record,
+    Results,
+    pack,
+    unpack,
+)
 
 __all__ = ["GARBAGE", "Peers", "addresses", "in_thread"]
 
@@ -23,10 +33,11 @@ GARBAGE: list[list[bytes]] = [
     [b"", b"", b""],
     [bytes(range(256)) * 100],
     [b"\x00\x94\x01\x02\x00\x03"],
-    [b"\x05\x93\x01\xcb\x3f\xd0\x00\x00\x00\x00\x00\x00\x91\x93\x00\x05\x00"],
-    [b"\x06\x93\x01\x02\x03"],
-    [b"\x06\x93\xcb\x3f\xd0\x00\x00\x00\x00\x00\x00\x02\x91\x96\x01\x00\x00\x04\x01\x90"],
-    [b"\x08\x91\x00"],
+    [pack(Done(1, 0.25, [Outcome(0, 5, 0, 0)]))],
+    [pack(Results(0.25, 2, []))[:1] + b"\x93\x01\x02\x03"],
+    [pack(Results(0.25, 2, [Item(1, 0, 0, 4, 1, [])]))],
+    [pack(Failure(0))],
+    [pack(Record(0))],
 ]
 """Messages that are none, and some that look like one: wrong types, too few frames."""
 
