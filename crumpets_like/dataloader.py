@@ -103,8 +103,9 @@ class TurboDataLoader:
         Most buffers in use at once, those that the caller holds included. Default: from the
         available memory.
     seed_globals : bool
-        Also seed ``random``, ``numpy.random`` and, if imported, ``torch`` for each sample, so that
-        draws from them are bit-identical, too. Not with threads.
+        Also seed ``random``, ``numpy.random`` and, if imported, ``torch`` for each sample (and for
+        each `collate`), so that draws from them are bit-identical, too; `prepare_batch` then gets
+        one sample at a time. Not with threads.
     restarts : int, optional
         Most worker processes that are replaced in one epoch because they ended; one more ends the
         loader with :class:`WorkerDied`. Default: twice the number of workers.

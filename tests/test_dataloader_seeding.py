@@ -167,6 +167,21 @@ class GlobalFreeDraws(Worker):
         return {"item": sample[0], "drawn": np.array([sample[1], random.random()])}
 
 
+class BulkGlobalDraws(GlobalDraws):
+    def prepare_batch(self, samples, batch, buffers):
+        buffers["item"][...] = [item for item, _ in samples]
+        buffers["drawn"][:, 0] = [drawn for _, drawn in samples]
+        buffers["drawn"][:, 1] = [random.random() for _ in samples]
+        buffers["drawn"][:, 2] = np.random.random(len(samples))
+
+
+class CollatesGlobalDraws(GlobalFreeDraws):
+    def collate(self, results):
+        joined = super().collate(results)
+        joined["drawn"] = joined["drawn"] + random.random()
+        return joined
+
+
 class Noise:
     """A dataset that augments its items by itself, in bulk, too."""
 
@@ -214,6 +229,13 @@ class TestGlobalGenerators:
         for nworkers, batch_size in ((1, 4), (2, 3), (3, 11), (4, 1)):
             seen = global_draws(nworkers, batch_size=batch_size, start_method=start_method)
             assert seen == expected
+
+    @pytest.mark.parametrize("worker", [BulkGlobalDraws, CollatesGlobalDraws])
+    def test_the_same_for_every_size_of_chunk(self, worker):
+        expected = global_draws(0, worker())
+        for nworkers in (1, 3):
+            assert global_draws(nworkers, worker(), start_method="fork") == expected
+        assert len(set(all_draws(expected))) >= 3 * 11
 
     def test_free_form(self):
         runs = [

@@ -96,16 +96,16 @@ def _close_up(
 def _report(skipped: list[tuple[int, bytes]]) -> None:
     for _, described in skipped:
         error = rebuild_exception(described)
-        notes = " ".join(getattr(error, "__notes__", ()))
-        logger.info("skipped a sample: %s: %s %s", type(error).__name__, error, notes)
+        text = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+        logger.info("skipped a sample: %s", text)
 
 
 def _check_keys(columns: list[dict[str, Any]], segments: list[Segment]) -> None:
     """Raise ValueError if free-form columns do not have the same keys."""
     for column, segment in zip(columns, segments, strict=True):
         if column.keys() != columns[0].keys():
-            text = different_keys(column, f"sample {segment.start}", columns[0], "sample 0")
-            raise ValueError(text)
+            name, first = f"sample {segment.start}", f"sample {segments[0].start}"
+            raise ValueError(different_keys(column, name, columns[0], first))
 
 
 def _join_lists(columns: list[dict[str, Any]], segments: list[Segment]) -> dict[str, Any]:

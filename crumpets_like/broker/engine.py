@@ -7,6 +7,7 @@ same in the caller's thread. Both carry several passes at once.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -228,7 +229,10 @@ class Engine:
                 worker_threads=options.worker_threads,
                 payload_size=payload.size,
                 trainer=os.getpid(),
-                modules=payload.modules,
+                # What seeds itself at its import must not be imported by a sample.
+                modules=[*payload.modules, *(["torch"] if "torch" in sys.modules else [])]
+                if options.seed_globals
+                else payload.modules,
                 folders=payload.folders,
                 levels=levels(),
             )

@@ -318,14 +318,18 @@ class Runner:
         batch: defaultdict[str, list[Any]],
         arrays: RowBuffers,
     ) -> None:
-        """Fill rows by prepare_batch; if that fails, one by one to find out whose fault it is."""
-        try:
-            self._prepare_chunk(first, kind, keys, batch, arrays)
-            return
-        except Exception:
-            if self._on_error == "raise":
-                raise
-        batch.clear()
+        """Fill rows by prepare_batch; if that fails, one by one to find out whose fault it is.
+
+        One by one with `seed_globals`, too: what is drawn must not depend on the chunk.
+        """
+        if not self._seed_globals:
+            try:
+                self._prepare_chunk(first, kind, keys, batch, arrays)
+                return
+            except Exception:
+                if self._on_error == "raise":
+                    raise
+            batch.clear()
         for row in range(len(keys)):
             key = keys[row : row + 1]
             lists: defaultdict[str, list[Any]] = defaultdict(list)
@@ -440,6 +444,8 @@ class Runner:
                 stride * (part.start + part.size) // part.rows,
             )
         if part.size == part.rows:
+            if self._seed_globals:
+                seeding.seed_globals(self._seed, worker.epoch, part.position)
             return encode(worker.collate(results), arena)
         return encode(collate(results, stack_part, part.start), arena)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import logging
 import mmap
 import os
@@ -179,6 +180,8 @@ def _serve_process(
 def _make_runner(settings: Settings, worker_id: int) -> Runner:
     # NOTE [Unpickle late] in payload.py: not before this process exists.
     template = load_payload(settings.payload, settings.payload_size)
+    if settings.seed_globals and "torch" in settings.modules:
+        importlib.import_module("torch")
     seeding.seed_worker_globals(int(settings.seed), worker_id)
     limit_threads(settings.worker_threads)
     return Runner(

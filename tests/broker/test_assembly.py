@@ -1,11 +1,15 @@
+import itertools
+import logging
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from crumpets_like import LoaderError
 from crumpets_like.broker.assembly import RawBatch, assemble
 from crumpets_like.broker.buffers import BufferSpec, SlotLayout
 from crumpets_like.broker.encoding import Arena, encode
-from crumpets_like.broker.failures import describe_failure, rebuild_exception
+from crumpets_like.broker.failures import describe_failure, pack_errors
 from crumpets_like.broker.protocol import Segment, Status
 from crumpets_like.broker.ring import BufferRing
 from crumpets_like.broker.segment import NO_SLOT
@@ -25,13 +29,16 @@ def free_form():
     made.close()
 
 
-def raw(*columns, slot=NO_SLOT, sizes=None, arena=None):
-    """A mini-batch of one segment for each dict of columns."""
+def raw(*columns, slot=NO_SLOT, sizes=None, arena=None, skipped=()):
+    """A mini-batch of one segment for each dict of columns; some of its rows were skipped."""
     segments, frames, start = [], [], 0
     for number, column in enumerate(columns):
         size = sizes[number] if sizes else 1
         mine = [bytes(frame) for frame in encode(column, arena)]
-        segments.append(Segment(start, size, len(mine), 10 * start, 0))
+        rows = [row for row in range(size) if start + row in skipped]
+        if rows:
+            mine.append(pack_errors([(row, describe_failure(KeyError(start + row))) for row in rows]))
+        segments.append(Segment(start, size, len(mine), 10 * start, len(rows)))
         frames += mine
         start += size
     return RawBatch(slot, start, Status.DONE, segments, frames)
@@ -101,15 +108,102 @@ class TestFreeForm:
         assert free_form.held == 0
 
 
+ROWS = 4
+
+
+class TestSkipped:
+    """The rows of samples that were skipped are closed up."""
+
+    @given(skipped=st.sets(st.integers(0, ROWS - 1)), cuts=st.sets(st.integers(1, ROWS - 1)))
+    def test_rows_and_lists_anywhere(self, skipped, cuts):
+        ring = BufferRing(SlotLayout({"x": BufferSpec((2,), "i4")}, ROWS), 2, 1, max_buffers=2)
+        try:
+            slot = ring.take()
+            rows = ring.layout.rows_at(ring.mapping, ring.geometry.offset(slot), 0, ROWS)
+            rows["x"][...] = np.arange(2 * ROWS).reshape(ROWS, 2)
+            edges = [0, *sorted(cuts), ROWS]
+            parts = [range(*edge) for edge in itertools.pairwise(edges)]
+            lists = [[row for row in part if row not in skipped] for part in parts]
+            sizes = [len(part) for part in parts]
+            columns = [{"n": values} if values else {} for values in lists]
+            batch_came = raw(*columns, slot=slot, sizes=sizes, skipped=skipped)
+            assert batch_came.skipped == len(skipped)
+            batch = assemble(batch_came, ring)
+            left = [row for row in range(ROWS) if row not in skipped]
+            if not left:
+                assert batch is None
+                assert (ring.held, ring.idle) == (0, 1), "the slot has come back"
+                return
+            assert batch["n"] == left
+            assert batch["x"].tolist() == [[2 * row, 2 * row + 1] for row in left]
+            assert ring.held == 1
+            if not skipped:
+                return
+            batch["x"][0, 0] = -1
+            assert rows["x"][0, 0] == -1, "they are still in their slot"
+        finally:
+            batch = rows = None
+            ring.close()
+
+    def test_every_field(self):
+        specs = {"x": BufferSpec((), "i4"), "y": BufferSpec((3,), "f4"), "none": BufferSpec((0,), "u1")}
+        ring = BufferRing(SlotLayout(specs, ROWS), 2, 1, max_buffers=2)
+        slot = ring.take()
+        rows = ring.layout.rows_at(ring.mapping, ring.geometry.offset(slot), 0, ROWS)
+        rows["x"][...] = range(ROWS)
+        rows["y"][...] = np.arange(ROWS)[:, None]
+        batch = assemble(raw({}, slot=slot, sizes=[ROWS], skipped={1}), ring)
+        found = {name: array.tolist() for name, array in batch.items()}
+        del rows, batch
+        ring.close()
+        assert found == {"x": [0, 2, 3], "y": [[0] * 3, [2] * 3, [3] * 3], "none": [[]] * 3}
+
+    def test_arrays_in_messages(self):
+        """There the worker has left those rows out."""
+        ring = BufferRing(SlotLayout({"x": BufferSpec((), "i4")}, ROWS), 0, 1)
+        pieces = [{"x": np.array([0]), "n": [0]}, {"x": np.array([3]), "n": [3]}]
+        batch = assemble(raw(*pieces, sizes=[2, 2], skipped={1, 2}), ring)
+        nothing = assemble(raw({"x": np.zeros(0)}, sizes=[2], skipped={0, 1}), ring)
+        ring.close()
+        assert batch["x"].tolist() == [0, 3]
+        assert batch["n"] == [0, 3]
+        assert nothing is None
+
+    def test_free_form(self, free_form):
+        pieces = [{"a": np.zeros(2), "b": ["x", "y"]}, {}, {"a": np.ones(1), "b": ["z"]}]
+        came = raw(*pieces, slot=free_form.take(), sizes=[3, 2, 1], skipped={1, 3, 4})
+        batch = assemble(came, free_form)
+        assert batch["a"].tolist() == [0, 0, 1]
+        assert batch["b"] == ["x", "y", "z"]
+
+    def test_free_form_without_anything(self, free_form):
+        came = raw({}, {}, slot=free_form.take(), sizes=[1, 2], skipped={0, 1, 2})
+        assert assemble(came, free_form) is None
+        assert (free_form.held, free_form.idle) == (0, 1)
+
+    def test_a_list_that_some_samples_do_not_have(self, ring):
+        came = raw({"n": [1]}, {}, {}, slot=ring.take(), sizes=[1, 1, 1], skipped={1})
+        with pytest.raises(ValueError, match=r"batch\['n'\] has no value .* index 20:"):
+            assemble(came, ring)
+
+    def test_other_keys(self, free_form):
+        came = raw({}, {"a": [1]}, {"b": [1]}, slot=free_form.take(), skipped={0})
+        with pytest.raises(ValueError, match=r"\['b'\] for sample 2 .* \['a'\] for sample 1"):
+            assemble(came, free_form)
+
+    def test_each_is_logged_with_its_reason(self, ring, caplog):
+        with caplog.at_level(logging.INFO, "crumpets_like"):
+            assemble(raw({}, {}, slot=ring.take(), sizes=[2, 2], skipped={0, 3}), ring)
+        assert [record.levelname for record in caplog.records] == ["INFO"] * 2
+        assert [record.getMessage() for record in caplog.records] == [
+            "skipped a sample: KeyError: 0",
+            "skipped a sample: KeyError: 3",
+        ]
+
+
 class TestFailures:
     def test_are_raised_and_the_slot_goes_back(self, ring):
         failed = RawBatch(ring.take(), 2, Status.FAILED, [], [describe_failure(KeyError("mine"))])
         with pytest.raises(KeyError, match="mine"):
             assemble(failed, ring)
         assert (ring.held, ring.idle) == (0, 1)
-
-    @pytest.mark.parametrize("data", [b"", b"no pickle", describe_failure(KeyError())[:-5]])
-    def test_that_cannot_be_read(self, data):
-        error = rebuild_exception(data)
-        assert isinstance(error, LoaderError)
-        assert "could not be unpickled" in str(error)

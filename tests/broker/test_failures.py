@@ -4,9 +4,16 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from crumpets_like import WorkerError
-from crumpets_like.broker.failures import describe_failure, rebuild_exception
+from crumpets_like import LoaderError, WorkerError
+from crumpets_like.broker.failures import (
+    describe_failure,
+    pack_errors,
+    rebuild_exception,
+    unpack_errors,
+)
 from crumpets_like.errors import WorkerTraceback
 
 
@@ -110,3 +117,24 @@ def test_a_text_that_cannot_be_made():
 def test_stop_iteration_would_end_the_callers_loop():
     assert isinstance(there_and_back(StopIteration(5)), WorkerError)
     assert isinstance(there_and_back(GeneratorExit()), WorkerError)
+
+
+@pytest.mark.parametrize("data", [b"", b"no pickle", describe_failure(KeyError())[:-5]])
+def test_what_cannot_be_read(data):
+    error = rebuild_exception(data)
+    assert isinstance(error, LoaderError)
+    assert "could not be unpickled" in str(error)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.binary())))
+def test_several_with_their_rows_or_positions(errors):
+    assert unpack_errors(pack_errors(errors)) == errors
+    assert unpack_errors(pack_errors(tuple(errors))) == errors
+
+
+def test_each_of_several_is_whole():
+    packed = pack_errors([(3, describe_failure(KeyError("a"))), (70, describe_failure(OSError(5)))])
+    (row, first), (position, second) = unpack_errors(packed)
+    assert (row, position) == (3, 70)
+    assert repr(rebuild_exception(first)) == "KeyError('a')"
+    assert repr(rebuild_exception(second)) == "OSError(5)"

@@ -1,0 +1,159 @@
+import logging
+import pickle
+import threading
+from contextlib import contextmanager
+
+import pytest
+import zmq
+
+from crumpets_like.broker.logs import forwarded_records, handle_record, levels
+from crumpets_like.broker.protocol import Record
+from tests.support.sockets import Peers, addresses
+
+NAME = "tests.forwarded"
+
+
+@pytest.fixture
+def own_logging():
+    """Loggers are as they were afterwards; yields one that has a handler of its own."""
+    root, mine = logging.getLogger(), logging.getLogger(NAME)
+    loggers = [other for other in root.manager.loggerDict.values() if hasattr(other, "handlers")]
+    before = [(o, o.handlers[:], o.level, o.propagate) for o in (root, *loggers)]
+    mine.addHandler(Collecting())
+    yield mine
+    mine.handlers.clear()
+    for other, handlers, level, propagate in before:
+        other.handlers[:] = handlers
+        other.setLevel(level)
+        other.propagate = propagate
+
+
+class Collecting(logging.Handler):
+    """Keeps the records."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record)
+
+
+class Unpicklable:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __repr__(self):
+        return "<it>"
+
+
+@contextmanager
+def forwarding(worker_id=3, levels=None):
+    """A function that receives the next record, while records are forwarded."""
+    with addresses("control") as (address,), Peers() as peers:
+        control = peers.open(zmq.PULL, address, bind=True)
+
+        def receive():
+            message, (frame,) = control.receive()
+            assert message == Record(worker_id)
+            return pickle.loads(frame)
+
+        sender = peers.open(zmq.PUSH, address).socket
+        with forwarded_records(sender, worker_id, levels or {"": logging.INFO}):
+            yield receive
+
+
+class TestForwarding:
+    def test_text_and_facts(self, own_logging):
+        with forwarding() as receive:
+            own_logging.warning("number %d of %s", 5, Unpicklable(), extra={"mine": 7})
+            record = receive()
+        assert record.getMessage() == "number 5 of <it>"
+        assert (record.name, record.levelname, record.mine) == (NAME, "WARNING", 7)
+        assert (record.filename, record.funcName) == ("test_logs.py", "test_text_and_facts")
+
+    def test_tracebacks_are_text_that_is_there_once(self, own_logging):
+        with forwarding() as receive:
+            try:
+                raise KeyError(Unpicklable())
+            except KeyError:
+                own_logging.exception("failed", stack_info=True)
+            record = receive()
+        text = logging.Formatter("%(message)s").format(record)
+        assert text.startswith("failed\nTraceback")
+        assert text.count("KeyError: <it>") == 1
+        assert text.count("Stack (most recent call last)") == 1
+
+    def test_handlers_of_the_training_process_get_nothing_here(self, own_logging):
+        """Where a worker is forked, it has all of them."""
+        (handler,) = own_logging.handlers
+        own_logging.propagate = False
+        with forwarding() as receive:
+            own_logging.error("once")
+            assert receive().getMessage() == "once"
+        assert handler.records == []
+
+    def test_levels(self, own_logging):
+        with forwarding(levels={"": logging.ERROR, NAME: logging.DEBUG}) as receive:
+            logging.getLogger("tests.another").warning("not this one")
+            own_logging.debug("this one")
+            logging.getLogger("tests.another").error("and this one")
+            assert [receive().getMessage() for _ in range(2)] == ["this one", "and this one"]
+
+    def test_what_cannot_be_pickled_is_an_error_of_logging(self, own_logging, capsys):
+        with forwarding() as receive:
+            own_logging.error("lost", extra={"mine": Unpicklable()})
+            own_logging.error("not lost")
+            assert receive().getMessage() == "not lost"
+        assert "Logging error" in capsys.readouterr().err
+
+    def test_nobody_is_kept_waiting(self, own_logging, capsys):
+        """Records are lost while nobody takes them."""
+        with zmq.Context() as context, context.socket(zmq.PUSH) as unconnected:
+            with forwarded_records(unconnected, 0, {"": logging.INFO}):
+                own_logging.error("lost")
+        assert capsys.readouterr().err == ""
+
+    def test_nothing_is_sent_afterwards(self, own_logging, capsys):
+        with forwarding():
+            pass
+        own_logging.error("the socket is closed")
+        assert capsys.readouterr().err == ""
+
+
+class TestLevels:
+    def test_only_those_that_were_set(self, own_logging):
+        own_logging.setLevel(logging.DEBUG)
+        logging.getLogger(f"{NAME}.child.grandchild")
+        found = levels()
+        assert found[""] == logging.getLogger().level
+        assert found[NAME] == logging.DEBUG
+        assert f"{NAME}.child" not in found
+        assert f"{NAME}.child.grandchild" not in found
+
+
+class TestHandling:
+    def record(self, **changes):
+        record = logging.makeLogRecord(
+            {"name": NAME, "levelno": logging.INFO, "msg": "text", **changes}
+        )
+        return pickle.dumps(record)
+
+    def test_it_reaches_the_handlers(self, own_logging):
+        handle_record(self.record())
+        (record,) = own_logging.handlers[0].records
+        assert record.getMessage() == "text"
+
+    def test_filters_are_asked(self, own_logging):
+        own_logging.addFilter(lambda record: record.msg != "drop this")
+        try:
+            handle_record(self.record(msg="drop this"))
+            handle_record(self.record(msg="keep this"))
+        finally:
+            own_logging.filters.clear()
+        assert [record.msg for record in own_logging.handlers[0].records] == ["keep this"]
+
+    @pytest.mark.parametrize("data", [b"", b"no pickle", pickle.dumps("no record")])
+    def test_what_is_no_record(self, caplog, data):
+        handle_record(data)
+        assert "a log record of a worker could not be handled" in caplog.text
