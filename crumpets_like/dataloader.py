@@ -8,19 +8,22 @@ import time
 from collections.abc import Iterator
 from numbers import Real
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .arguments import OnError, check_count, check_on_error
 from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
 from .broker.consumer import Consumer
 from .broker.engine import START_METHODS, Engine, EngineOptions
-from .broker.local import LocalEngine
 from .broker.worker import Worker
 from .epochs import EpochPlan, Planner
-from .errors import LoaderClosed, LoaderTimeout
+from .errors import LoaderClosed
+from .iteration import Clock, EpochIterator
 from .seeding import check_seed, entropy_seed
 from .slicer import Slicer
 from .statistics import Statistics, find_bottleneck
+
+if TYPE_CHECKING:
+    from .broker.local import LocalEngine
 
 __all__ = [
     "Consumer",
@@ -145,7 +148,7 @@ class TurboDataLoader:
         worker_threads: int = 1,
     ) -> None:
         self._engine: Engine | LocalEngine | None = None
-        self._iterator: _EpochIterator | None = None
+        self._iterator: EpochIterator | None = None
         self._upcoming: tuple[Planner, EpochPlan, Any] | None = None
         seed = entropy_seed() if seed is None else check_seed(seed)
         self._planner = Planner(
@@ -227,7 +230,7 @@ class TurboDataLoader:
                 f"max_buffers must be at least num_mini_batches, got {max_buffers} and "
                 f"{num_mini_batches}: each mini-batch of an iteration has a buffer."
             )
-        self._clock = _Clock()
+        self._clock = Clock()
 
     # -- life ----------------------------------------------------------------------------
 
@@ -249,9 +252,9 @@ class TurboDataLoader:
                 "passed by descriptor. On Windows use WSL."
             )
         if self._engine is None:
-            make = Engine if self._nworkers else LocalEngine
+            make = Engine if self._nworkers else _local_engine
             self._engine = make(self._options)
-            self._clock = _Clock()
+            self._clock = Clock()
         return self
 
     def stop(self) -> None:
@@ -303,7 +306,7 @@ class TurboDataLoader:
             plan = self._planner.open()
             this = self._engine.open(plan)
         self._clock.waited += time.perf_counter() - entered  # a sampler may take its time
-        self._iterator = _EpochIterator(self, self._engine, plan, this)
+        self._iterator = EpochIterator(self, self._engine, plan, this)
         return self._iterator
 
     def _open_ahead(self, current: Any) -> None:
@@ -432,85 +435,7 @@ class TurboDataLoader:
         )
 
 
-class _Clock:
-    """Where the caller's time goes."""
+def _local_engine(options: EngineOptions) -> LocalEngine:
+    from .broker.local import LocalEngine
 
-    def __init__(self) -> None:
-        self.asked: float | None = None  # when the first batch was asked for
-        self.samples = 0
-        self.waited = 0.0
-        self.worked = 0.0
-
-    def waited_since(self, up: float | None) -> float:
-        """Seconds that the caller waited, but for the start of the workers, `up` at its end."""
-        if up is None or self.asked is None:
-            return 0.0
-        return max(0.0, self.waited - max(0.0, up - self.asked))
-
-
-def _may_go_on(error: BaseException) -> bool:
-    """Whether the iterator that raised can go on: nothing of the epoch has got lost."""
-    if isinstance(error, LoaderTimeout):
-        return error.where is None
-    return isinstance(error, MemoryError | KeyboardInterrupt)
-
-
-class _EpochIterator:
-    """Iterator of one epoch."""
-
-    def __init__(self, loader: TurboDataLoader, engine: Any, plan: EpochPlan, this: Any) -> None:
-        self._loader = loader
-        self._engine = engine
-        self._pass = this
-        self.plan = plan
-        self.closed = False
-        self._why_closed = "The iterator was closed: a newer one of the same loader is in use."
-        self._ended = False
-        self._left = time.perf_counter()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> tuple[int, list[dict[str, Any]]]:
-        if self._ended:
-            raise StopIteration
-        if self.closed:
-            raise LoaderClosed(self._why_closed)
-        loader, clock = self._loader, self._loader._clock
-        entered = time.perf_counter()
-        clock.worked += entered - self._left
-        delivered = self._pass.delivered
-        try:
-            batch = self._engine.next_batch(self._pass)
-        except BaseException as error:
-            if not _may_go_on(error):
-                self.close(f"The iterator was closed, since it raised {type(error).__name__}.")
-            raise
-        finally:
-            self._left = time.perf_counter()
-            clock.waited += self._left - entered
-        if batch is None:
-            self._ended = True
-            self.close()
-            raise StopIteration
-        if self.plan.ahead and self._pass.exhausted:
-            loader._open_ahead(self._pass)
-        iteration = loader._iterations
-        loader._iterations += 1
-        clock.samples += self._pass.delivered - delivered
-        return iteration, batch
-
-    def close(self, why: str | None = None) -> None:
-        """End the epoch early."""
-        if not self.closed:
-            self.closed = True
-            self._why_closed = why or self._why_closed
-            self._engine.close_pass(self._pass)
-
-    def join(self) -> None:
-        """Wait until the iterable is not read any more for an epoch that was closed."""
-        timeout = self._loader._timeout
-        if not self._pass.join(timeout):
-            raise LoaderTimeout(
-                timeout or 0.0, detail="The iterable still makes a sample for the epoch before."
-            )
+    return LocalEngine(options)

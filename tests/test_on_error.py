@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from crumpets_like import BufferWorker, TurboDataLoader, Worker, WorkerDied
+
 BAD = {5, 8, 9, 10, 11}  # one of [4..7], all of [8..11]
 GOOD = [[0, 1, 2, 3], [4, 6, 7], [12, 13, 14, 15], [16, 17]]
 

@@ -23,14 +23,11 @@ from .interrupts import interrupts_deferred
 from .launch import SupervisorHandle
 from .logs import levels
 from .payload import Payload, copy_template
-from .processes import THREAD_NAME, Wakeup
+from .processes import BROKER_DIED, THREAD_NAME, Wakeup
 from .producer import Pass, Producer
 from .ring import BufferRing
-from .runner import Runner, overrides
 from .settings import Settings
-from .supervisor import BROKER_DIED
-from .worker import BufferWorker, Worker
-from .worker_loop import serve
+from .worker import BufferWorker, Worker, overrides
 
 __all__ = ["START_METHODS", "Engine", "EngineFacts", "EngineOptions", "ring_for"]
 
@@ -257,6 +254,9 @@ class Engine:
                 payload.close()
 
     def _start_threads(self, settings: Settings) -> None:
+        from .runner import Runner  # elsewhere the workers' processes import them
+        from .worker_loop import serve
+
         parts = self._parts
         parts.wakeup = Wakeup()
         for worker_id in range(settings.nworkers):

@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 __all__ = [
+    "BROKER_DIED",
     "STARTING_UP",
     "THREAD_NAME",
     "Wakeup",
@@ -29,6 +30,7 @@ __all__ = [
 
 # Ends a worker that is still importing or in setup(). (Windows, where start() refuses, has none.)
 STARTING_UP = getattr(signal, "SIGHUP", signal.SIGTERM)
+BROKER_DIED = 3  # exit code of the supervisor: the broker ended without being asked
 THREAD_NAME = "crumpets-"  # begins the name of each of our threads in the training process
 
 _LIMITS = (

@@ -25,18 +25,12 @@ from .lists import ListCheck, check_lengths, undo_appends
 from .protocol import Kind, Outcome, Part, Status
 from .rows import RowBuffers, RowWriter
 from .segment import NO_SLOT, RingGeometry, StatusPage
-from .worker import BufferWorker, Worker
+from .worker import BufferWorker, Worker, overrides
 
-__all__ = ["Runner", "overrides"]
+__all__ = ["Runner"]
 
 _SKIP = object()  # what `on_error` says
 _NO_GUARD: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-
-
-def overrides(worker: Worker, method: str) -> bool:
-    """Whether the worker's class has its own version of a method of the base classes."""
-    base = BufferWorker if hasattr(BufferWorker, method) else Worker
-    return getattr(type(worker), method) is not getattr(base, method)
 
 
 class Runner:

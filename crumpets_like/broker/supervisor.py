@@ -26,6 +26,7 @@ from typing import NamedTuple, NoReturn
 import msgpack
 
 from .processes import (
+    BROKER_DIED,
     STARTING_UP,
     death_descriptor,
     name_process,
@@ -34,9 +35,8 @@ from .processes import (
 )
 from .settings import Settings
 
-__all__ = ["BROKER_DIED", "main", "supervise"]
+__all__ = ["main", "supervise"]
 
-BROKER_DIED = 3  # exit code: the broker ended without being asked
 _GRACE = 1.0  # seconds that workers get to end by themselves
 _DUMP_SECONDS = 0.1  # that a worker gets to write its stack
 _MOST_STACK = 1 << 16  # bytes

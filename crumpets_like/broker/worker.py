@@ -16,7 +16,7 @@ from ..seeding import SampleRNG
 from .buffers import BufferSpec
 from .encoding import collate, stack_or_list
 
-__all__ = ["BufferWorker", "Worker"]
+__all__ = ["BufferWorker", "Worker", "overrides"]
 
 
 class Worker:
@@ -238,3 +238,9 @@ class BufferWorker(Worker):
         finally:
             self._chunk = chunk
         self._one = False  # but an error is that of its sample
+
+
+def overrides(worker: Worker, method: str) -> bool:
+    """Whether the worker's class has its own version of a method of the base classes."""
+    base = BufferWorker if hasattr(BufferWorker, method) else Worker
+    return getattr(type(worker), method) is not getattr(base, method)

@@ -37,7 +37,9 @@ def raw(*columns, slot=NO_SLOT, sizes=None, arena=None, skipped=()):
         mine = [bytes(frame) for frame in encode(column, arena)]
         rows = [row for row in range(size) if start + row in skipped]
         if rows:
-            mine.append(pack_errors([(row, describe_failure(KeyError(start + row))) for row in rows]))
+            mine.append(
+                pack_errors([(row, describe_failure(KeyError(start + row))) for row in rows])
+            )
         segments.append(Segment(start, size, len(mine), 10 * start, len(rows)))
         frames += mine
         start += size
@@ -146,7 +148,11 @@ class TestSkipped:
             ring.close()
 
     def test_every_field(self):
-        specs = {"x": BufferSpec((), "i4"), "y": BufferSpec((3,), "f4"), "none": BufferSpec((0,), "u1")}
+        specs = {
+            "x": BufferSpec((), "i4"),
+            "y": BufferSpec((3,), "f4"),
+            "none": BufferSpec((0,), "u1"),
+        }
         ring = BufferRing(SlotLayout(specs, ROWS), 2, 1, max_buffers=2)
         slot = ring.take()
         rows = ring.layout.rows_at(ring.mapping, ring.geometry.offset(slot), 0, ROWS)

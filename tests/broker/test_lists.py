@@ -53,8 +53,10 @@ class TestEachSample:
     def test_nothing_passes_that_is_not_one_value_each(self, counts):
         samples = [{key: [0] * n for key, n in sample.items() if n} for sample in counts]
         used = {key for sample in samples for key in sample}
-        fine = all(sample.keys() == used and max(count.values()) < 2
-                   for sample, count in zip(samples, counts, strict=True))
+        fine = all(
+            sample.keys() == used and max(count.values()) < 2
+            for sample, count in zip(samples, counts, strict=True)
+        )
         assert (run(*samples)[0] is None) == fine
 
 

@@ -144,7 +144,10 @@ def test_unknown_kinds_are_refused() -> None:
             unpack(frame[:1] + msgpack.packb([1, 2, kind, []]))
 
 
-@given(st.integers(0, len(MESSAGE_TYPES) - 1), st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=6)))
+@given(
+    st.integers(0, len(MESSAGE_TYPES) - 1),
+    st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=6)),
+)
 def test_whatever_is_taken_is_a_whole_message(number: int, fields: Any) -> None:
     try:
         message = unpack(bytes([number]) + msgpack.packb(fields), [b""])

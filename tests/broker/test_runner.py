@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from crumpets_like import BufferWorker, Worker
 from crumpets_like.broker.failures import rebuild_exception
 from crumpets_like.broker.protocol import Kind, Outcome, Part, Status
-from crumpets_like.broker.runner import overrides
 from crumpets_like.broker.segment import NO_SLOT
+from crumpets_like.broker.worker import overrides
 from crumpets_like.seeding import preserve_globals
 from tests.support.runner import Bench
 

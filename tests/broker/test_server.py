@@ -171,7 +171,9 @@ class TestWork:
         with running() as bench:
             bench.submit(1)
             chunk, _ = bench.workers[0].receive()
-            bench.workers[0].send(Done(chunk.chunk_id, 0.1, [Outcome(1, 1, 100, 0)]), b"the exception")
+            bench.workers[0].send(
+                Done(chunk.chunk_id, 0.1, [Outcome(1, 1, 100, 0)]), b"the exception"
+            )
             message, frames = bench.results.receive()
             assert message.items == [Item(1, 0, NO_SLOT, 1, Status.FAILED, [])]
             assert frames == [b"the exception"]

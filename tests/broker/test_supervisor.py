@@ -12,9 +12,8 @@ import pytest
 
 from crumpets_like import LoaderError, TurboDataLoader, WorkerDied
 from crumpets_like.broker.launch import SupervisorHandle
-from crumpets_like.broker.processes import wait_readable
+from crumpets_like.broker.processes import BROKER_DIED, wait_readable
 from crumpets_like.broker.settings import Settings
-from crumpets_like.broker.supervisor import BROKER_DIED
 from tests.support.loading import Items, run_items, wait_until
 from tests.support.scenario import run_scenario
 
