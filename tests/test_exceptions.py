@@ -11,8 +11,7 @@ import pytest
 
 from crumpets_like import TurboDataLoader, Worker, WorkerError
 from tests.support.loading import Items
-
-START_METHODS = ["fork", "forkserver", "spawn"]
+from tests.support.matrix import PROCESSES
 
 
 class TwoArguments(Exception):
@@ -102,7 +101,7 @@ def caught(name: str, start_method: str) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("start_method", PROCESSES)
 @pytest.mark.parametrize("name", list(SURVIVE))
 def test_type_and_arguments_survive(name: str, start_method: str) -> None:
     expected = SURVIVE[name]()
@@ -119,7 +118,7 @@ def test_type_and_arguments_survive(name: str, start_method: str) -> None:
         assert repr(expected.__cause__.args[0])[1:-1] in trace
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("start_method", PROCESSES)
 @pytest.mark.parametrize("name", list(TEXT))
 def test_what_does_not_survive_keeps_its_text(name: str, start_method: str) -> None:
     _, class_name, text = TEXT[name]
@@ -140,7 +139,7 @@ class HasTransform(Worker):
         self.transform = Locked()
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("start_method", PROCESSES)
 def test_a_template_that_cannot_be_pickled(start_method: str) -> None:
     loader = TurboDataLoader(range(8), 4, HasTransform(), 2, start_method=start_method)
     with pytest.raises(TypeError, match=r"worker_template\.transform\.lock cannot be sent"):
@@ -155,7 +154,7 @@ class DatasetWithLock(Locked):
         return index
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("start_method", PROCESSES)
 def test_a_dataset_that_cannot_be_pickled(start_method: str) -> None:
     loader = TurboDataLoader(DatasetWithLock(), 4, Items(), 2, start_method=start_method)
     with pytest.raises(TypeError, match=r"dataset\.lock cannot be sent"):
@@ -172,7 +171,7 @@ class ReturnsShy(Worker):
         return {"it": Shy() if sample == 6 else sample}
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("start_method", PROCESSES)
 def test_a_result_that_cannot_be_pickled(start_method: str) -> None:
     with (
         TurboDataLoader(range(20), 4, ReturnsShy(), 2, start_method=start_method) as loader,

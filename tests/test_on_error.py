@@ -335,5 +335,5 @@ class TestDeaths:
 
 @pytest.mark.parametrize("value", ["ignore", None, 3, b"skip"])
 def test_unknown(value: Any) -> None:
-    with pytest.raises(ValueError, match="^on_error must be 'raise', 'skip' or callable, got"):
+    with pytest.raises(ValueError, match=r"^on_error must be 'raise', 'skip' or callable, got"):
         load(Data(), Fields(), 0, "fork", on_error=value)

@@ -18,8 +18,6 @@ from tests.support.leasing import Numbers, Rows
 from tests.support.loading import Items, items, run_epoch, run_items
 from tests.support.scenario import run_scenario
 
-START_METHODS = ["fork", "forkserver", "spawn", "thread"]
-
 
 def counts() -> tuple[int, int, int]:
     """Descriptors, threads and child processes of this process."""
@@ -55,7 +53,14 @@ def open_and_close(start_method: str, times: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start_method", "times"), [("thread", 50), ("fork", 200), ("forkserver", 20), ("spawn", 10)]
+    ("start_method", "times"),
+    [
+        ("thread", 20),
+        ("fork", 50),
+        pytest.param("fork", 200, marks=pytest.mark.matrix),
+        pytest.param("forkserver", 20, marks=pytest.mark.matrix),
+        pytest.param("spawn", 10, marks=pytest.mark.matrix),
+    ],
 )
 def test_open_and_close(start_method: str, times: int) -> None:
     result = run_scenario(open_and_close, start_method, times, timeout=120).check()

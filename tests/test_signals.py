@@ -14,11 +14,12 @@ import pytest
 
 from crumpets_like import TurboDataLoader
 from tests.support.loading import Items
+from tests.support.matrix import start_methods
 from tests.support.scenario import Result, Running, run_scenario
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
 
-START_METHODS = ["fork", "forkserver", "spawn", "thread"]
+START_METHODS = start_methods("fork", "forkserver", "spawn", "thread")
 
 
 class Slow(Items):
