@@ -285,7 +285,7 @@ class TestFailedStart:
             make_engine(range(4))
 
     def test_ctrl_c(self, monkeypatch):
-        def fail(self, *arguments):
+        def fail(self, *arguments, **options):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(Producer, "__init__", fail)

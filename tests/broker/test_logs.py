@@ -2,6 +2,7 @@ import logging
 import pickle
 import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -47,19 +48,23 @@ class Unpicklable:
         return "<it>"
 
 
+def settings(levels):
+    return SimpleNamespace(levels=levels, token=b"")
+
+
 @contextmanager
-def forwarding(worker_id=3, levels=None):
+def forwarding(levels=None):
     """A function that receives the next record, while records are forwarded."""
     with addresses("control") as (address,), Peers() as peers:
         control = peers.open(zmq.PULL, address, bind=True)
 
         def receive():
             message, (frame,) = control.receive()
-            assert message == Record(worker_id)
+            assert message == Record(3)
             return pickle.loads(frame)
 
         sender = peers.open(zmq.PUSH, address).socket
-        with forwarded_records(sender, worker_id, levels or {"": logging.INFO}):
+        with forwarded_records(sender, 3, settings(levels or {"": logging.INFO})):
             yield receive
 
 
@@ -110,7 +115,7 @@ class TestForwarding:
     def test_nobody_is_kept_waiting(self, own_logging, capsys):
         """Records are lost while nobody takes them."""
         with zmq.Context() as context, context.socket(zmq.PUSH) as unconnected:
-            with forwarded_records(unconnected, 0, {"": logging.INFO}):
+            with forwarded_records(unconnected, 3, settings({"": logging.INFO})):
                 own_logging.error("lost")
         assert capsys.readouterr().err == ""
 

@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 import zmq
 
-from crumpets_like import Worker
+from crumpets_like import TurboDataLoader, Worker, WorkerDied
 from crumpets_like.broker.encoding import decode
-from crumpets_like.broker.failures import rebuild_exception
-from crumpets_like.broker.processes import Wakeup
+from crumpets_like.broker.failures import (
+    describe_failure,
+    pack_errors,
+    rebuild_exception,
+    unpack_errors,
+)
+from crumpets_like.broker.processes import Wakeup, thread_limits
 from crumpets_like.broker.protocol import (
     Chunk,
     Done,
@@ -29,9 +34,12 @@ from crumpets_like.broker.protocol import (
 )
 from crumpets_like.broker.segment import NO_SLOT
 from crumpets_like.broker.worker_loop import STARTING_UP, limit_threads, serve
-from tests.support.loading import wait_until
+from tests.support.loading import Items, wait_until
 from tests.support.runner import Bench
 from tests.support.sockets import Peers, addresses, in_thread
+
+
+TOKEN = b"secret"
 
 
 class Free(Worker):
@@ -69,21 +77,21 @@ class Broker:
 
     def receive(self):
         self.identity, head, *frames = self.router.recv_multipart()
-        return unpack(head, frames), frames
+        return unpack(head, frames, TOKEN), frames
 
     def send(self, message, *frames):
-        self.router.send_multipart([self.identity, pack(message), *frames])
+        self.router.send_multipart([self.identity, pack(message, TOKEN), *frames])
 
 
 @contextmanager
-def serving(worker, dataset=None):
+def serving(worker, dataset=None, **options):
     """Serve in a thread; yields the broker."""
     wakeup = Wakeup()
-    bench = Bench(worker, dataset)
+    bench = Bench(worker, dataset, **options)
     try:
         with addresses("worker") as (address,), Peers() as peers:
             broker = Broker(peers.open(zmq.ROUTER, address, bind=True), wakeup, worker)
-            settings = SimpleNamespace(worker_address=address)
+            settings = SimpleNamespace(worker_address=address, token=TOKEN)
             context = zmq.Context()
             run = lambda: serve(  # noqa: E731
                 bench.runner, context, settings, 3, [wakeup.fileno()]
@@ -157,6 +165,22 @@ class TestServing:
             assert isinstance(found[2], SystemExit)
             assert list(found[3]["x"]) == [4]
 
+    @pytest.mark.parametrize("kind", [Kind.INDICES, Kind.SAMPLES])
+    def test_a_sample_that_has_ended_another_worker(self, kind):
+        lost = pack_errors([(1, describe_failure(KeyError("its end")))])
+        with serving(Free(), [10, 11, 12], on_error="skip") as broker:
+            broker.receive()
+            samples = [np.arange(3).tobytes()]
+            if kind is Kind.SAMPLES:
+                samples = [pickle.dumps(n) for n in (10, 11, 12)]
+            broker.send(Chunk(1, 0, kind, 1, [part(3, rows=3)]), *samples, lost)
+            done, frames = broker.receive()
+            ((status, count, _, skipped),) = done.parts
+            assert (status, count, skipped) == (Status.DONE, 2, 1)
+            ((row, error),) = unpack_errors(frames.pop())
+            assert (row, repr(rebuild_exception(error))) == (1, "KeyError('its end')")
+            assert list(decode(frames, None)["x"]) == [10, 12]
+
     def test_a_sample_that_cannot_be_unpickled(self):
         with serving(Free()) as broker:
             broker.receive()
@@ -202,33 +226,113 @@ class TestEnd:
         assert worker.calls == ["setup", "teardown"]
 
 
+class BadPickle(Items):
+    """Cannot be unpickled."""
+
+    def __setstate__(self, state):
+        raise ValueError("mine")
+
+
 def test_reports_of_errors_before_that():
-    with addresses("control") as (address,), Peers() as peers:
-        control = peers.open(zmq.PULL, address, bind=True)
-        report(
-            peers.context, SimpleNamespace(control_address=address), 5, ValueError("mine"), "Why."
-        )
-        message, (frame,) = control.receive()
-        assert message == Failure(5)
-        error = rebuild_exception(frame)
-        assert isinstance(error, ValueError)
-        assert error.__notes__ == ["Why."]
+    with (
+        TurboDataLoader(range(8), 4, BadPickle(), 1, start_method="fork") as loader,
+        pytest.raises(ValueError, match="mine") as caught,
+    ):
+        list(loader)
+    assert caught.value.__notes__ == ["While the template and the dataset were unpickled."]
+
+
+class Exits(Items):
+    """Ends its process in a sample."""
+
+    def __init__(self, code):
+        super().__init__()
+        self.code = code
+
+    def prepare(self, sample, batch, buffers):
+        if sample == 3:
+            sys.exit(self.code)
+        super().prepare(sample, batch, buffers)
+
+
+class TestExit:
+    @pytest.mark.parametrize(("code", "expected"), [(None, 0), (3, 3), (259, 3), ("text", 1)])
+    def test_ends_the_process_with_its_code(self, code, expected):
+        options = {"start_method": "fork", "restarts": 0}
+        with (
+            TurboDataLoader(range(8), 4, Exits(code), 1, **options) as loader,
+            pytest.raises(WorkerDied) as caught,
+        ):
+            list(loader)
+        died = caught.value
+        assert (died.exit_code, died.index, died.epoch, died.batch) == (expected, 3, 0, 0)
+
+    def test_is_no_answer(self):
+        """The broker hears of it when the process ends."""
+        worker = Free()
+        with (
+            pytest.raises(SystemExit),
+            serving(worker, [SystemExit(3)], may_exit=True) as broker,
+        ):
+            broker.receive()
+            broker.send(Chunk(1, 0, Kind.INDICES, 0, [part(1)]), np.zeros(1, np.int64).tobytes())
+            assert wait_until(lambda: worker.calls == ["setup", "teardown"])
+            assert not broker.router.poll(50)
+
+
+class Logs(Items):
+    """Logs wherever it can."""
+
+    def setup(self):
+        logging.getLogger("tests.worker").info("setup of %d", self.worker_id)
+
+    def prepare(self, sample, batch, buffers):
+        logging.getLogger("tests.worker").debug("not shown")
+        logging.getLogger("tests.worker").warning("sample %d", sample)
+        super().prepare(sample, batch, buffers)
+
+
+def test_log_records_reach_the_handlers_of_the_caller(caplog):
+    with caplog.at_level(logging.INFO, "tests.worker"):
+        with TurboDataLoader(range(2), 2, Logs(), 1, start_method="fork") as loader:
+            list(loader)
+            expected = ["setup of 0", "sample 0", "sample 1"]
+            assert wait_until(lambda: len(caplog.records) >= 3)
+    records = [record for record in caplog.records if record.name == "tests.worker"]
+    assert [record.getMessage() for record in records][:3] == expected
+    assert [record.levelname for record in records][:3] == ["INFO", "WARNING", "WARNING"]
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """The environment is as it was afterwards."""
+    for name in thread_limits(1):
+        monkeypatch.setenv(name, "before")
+    return os.environ
 
 
 class TestThreads:
-    def test_of_libraries_that_are_there(self, monkeypatch):
+    @pytest.mark.parametrize(("threads", "of_cv2"), [(1, 0), (2, 2), (5, 5)])
+    def test_of_libraries_that_are_there(self, monkeypatch, environment, threads, of_cv2):
         calls = []
         torch = SimpleNamespace(set_num_threads=lambda n: calls.append(("torch", n)))
         cv2 = SimpleNamespace(setNumThreads=lambda n: calls.append(("cv2", n)))
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "cv2", cv2)
-        limit_threads()
-        assert calls == [("torch", 1), ("cv2", 0)]
+        limit_threads(threads)
+        assert calls == [("torch", threads), ("cv2", of_cv2)]
 
-    def test_nothing_is_imported_for_it(self, monkeypatch):
+    def test_of_libraries_that_come_later(self, monkeypatch, environment):
         for name in ("torch", "cv2"):
             monkeypatch.delitem(sys.modules, name, raising=False)
-        limit_threads()
+        limit_threads(3)
+        assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "3"
+        assert {environment[name] for name in thread_limits(1)} == {"3"}
+
+    def test_nothing_is_imported_for_it(self, monkeypatch, environment):
+        for name in ("torch", "cv2"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        limit_threads(1)
         assert not {"torch", "cv2"} & sys.modules.keys()
 
 
