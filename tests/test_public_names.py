@@ -95,6 +95,6 @@ def test_signature_of_the_consumer():
         "control_address": REQUIRED,
         "recv_timeout": 1000,
         "bind": True,
-        "token": b"",
     }
-    assert parameters(Consumer) == [(*item, POSITIONAL) for item in expected.items()]
+    positional = [(*item, POSITIONAL) for item in expected.items()]
+    assert parameters(Consumer) == [*positional, ("token", b"", KEYWORD)]

@@ -69,7 +69,7 @@ def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any] | None:
         return None
     if layout is None:
         _check_keys(columns, segments)
-        joined = join(columns)
+        joined = columns[0] if segments[0].size == raw.rows else join(columns)
         if ring is not None:
             size = sum(value.nbytes for value in joined.values() if isinstance(value, np.ndarray))
             ring.largest_free_form = max(ring.largest_free_form, size)

@@ -248,8 +248,6 @@ def join(columns: list[dict[str, Any]]) -> dict[str, Any]:
 
     The parts are collated by :func:`stack_part`, and have the same keys.
     """
-    if len(columns) == 1:
-        return columns[0]
     joined: dict[str, Any] = {}
     for key in columns[0]:
         pieces = [column[key] for column in columns]

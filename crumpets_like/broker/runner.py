@@ -238,6 +238,8 @@ class Runner:
             self.worker._keys = plain
         if given is not None or kind is Kind.SAMPLES:
             source, names = (keys if given is None else given), range(len(keys))
+        elif self._reads_in_bulk(kind) and self._lost:  # one of them may end this process, too
+            source, names = _OneByOne(self._getitems, self._dataset), plain
         elif self._reads_in_bulk(kind):
             try:
                 source, names = self._read(keys), range(len(keys))

@@ -1,6 +1,7 @@
 import gc
 import logging
 import os
+import pickle
 import socket
 import threading
 import time
@@ -14,10 +15,18 @@ from crumpets_like import LoaderClosed, LoaderError, LoaderTimeout
 from crumpets_like.broker import consumer as consumer_module
 from crumpets_like.broker.assembly import RawBatch
 from crumpets_like.broker.buffers import BufferSpec, SlotLayout
-from crumpets_like.broker.consumer import END, Consumer, Stream
+from crumpets_like.broker.consumer import EMPTY, END, Consumer, Stream
 from crumpets_like.broker.encoding import encode
-from crumpets_like.broker.failures import describe_failure
-from crumpets_like.broker.protocol import Failure, Item, Results, Segment, Status, WorkersUp
+from crumpets_like.broker.failures import describe_failure, pack_errors
+from crumpets_like.broker.protocol import (
+    Failure,
+    Item,
+    Record,
+    Results,
+    Segment,
+    Status,
+    WorkersUp,
+)
 from crumpets_like.broker.ring import BufferRing
 from crumpets_like.broker.segment import NO_SLOT
 from crumpets_like.errors import WorkerTraceback
@@ -45,7 +54,7 @@ def made(peers):
 
 @pytest.fixture
 def ring():
-    made = BufferRing(SlotLayout(FIELDS, 4), 3, 1, max_buffers=3)
+    made = BufferRing(SlotLayout(FIELDS, 4), 3, 1, max_buffers=4)
     yield made
     made.close()
 
@@ -151,6 +160,28 @@ class TestRetrieve:
         assert consumer.retrieve(timeout=10) == {"n": [0]}, "it can be asked again"
 
 
+class TestSkipped:
+    def test_some_and_all(self, made, ring):
+        """An empty mini-batch is marked as such, its slot comes back, and each is counted."""
+        consumer, peer, _ = made
+        consumer.set_buffer_manager(ring)
+        items, frames = [], []
+        for number, rows in enumerate([[0], [], [0, 1], [1]]):
+            segments = [Segment(0, 2, int(bool(rows)), 5, len(rows))]
+            items.append(Item(0, number, ring.take(), 2, int(Status.DONE), segments))
+            if rows:
+                frames.append(pack_errors([(row, describe_failure(KeyError())) for row in rows]))
+        peer.send(results(*items), *frames)
+        found = []
+        for _ in range(4):
+            batch = consumer.retrieve()
+            found.append((batch if batch is EMPTY else len(batch["x"]), consumer.skipped))
+            del batch
+        assert found == [(1, 1), (2, 1), (EMPTY, 3), (1, 4)]
+        assert (ring.held, ring.idle) == (0, 4)
+        assert repr(EMPTY) == "EMPTY"
+
+
 class TestControlStream:
     def test_an_exception_is_raised(self, made):
         consumer, peer, control = made
@@ -178,6 +209,18 @@ class TestControlStream:
         consumer.set_buffer_manager(ring)
         control.send(Failure(-1), describe_failure(ValueError()))
         assert ring.wait_for_return(10)
+
+    def test_log_records_reach_their_handlers(self, made, caplog):
+        consumer, peer, control = made
+        record = logging.makeLogRecord({"name": "mine", "levelno": 30, "msg": "text"})
+        with caplog.at_level(logging.WARNING):
+            control.send(Record(2), b"no record at all")
+            control.send(Record(2), pickle.dumps(record))
+            assert wait_until(lambda: len(caplog.records) == 2)
+        assert [(r.name, r.getMessage()) for r in caplog.records][1:] == [("mine", "text")]
+        assert consumer.failure is None
+        send_values(peer, 0)
+        assert consumer.retrieve() == {"n": [0]}
 
     def test_a_class_that_is_not_known_here(self, made):
         consumer, _, control = made
@@ -388,10 +431,10 @@ class TestLife:
         inside, dropped = threading.Event(), threading.Event()
         plain = consumer_module.unpack
 
-        def unpack(head, frames):
+        def unpack(*arguments, **options):
             inside.set()
             assert dropped.wait(10)
-            return plain(head, frames)
+            return plain(*arguments, **options)
 
         monkeypatch.setattr(consumer_module, "unpack", unpack)
         with addresses("consume", "control") as (result_address, control_address):
@@ -450,6 +493,15 @@ class TestStream:
         assert stream.ready == 0
         stream.add(0, BATCHES[0])
         assert self.get_all(stream, 3) == [*BATCHES[:2], error]
+
+    def test_the_one_that_is_awaited(self):
+        stream = Stream()
+        assert stream.awaited == 0
+        stream.add(1, BATCHES[1])
+        assert stream.awaited == 0
+        stream.add(0, BATCHES[0])
+        assert stream.awaited == 2
+        assert Stream(in_order=False).awaited == -1
 
     def test_an_empty_pass(self):
         stream = Stream()

@@ -367,13 +367,13 @@ class TestJoining:
             if cut:
                 chunks.append([])
             chunks[-1].append(value)
-        stack = stack_part if len(chunks) > 1 else stack_or_list
-        joined = join([{"x": stack(chunk)} for chunk in chunks])["x"]
+        joined = join([{"x": stack_part(chunk)} for chunk in chunks])["x"]
         assert same(joined, stack_or_list(values)), (chunks, joined)
 
-    def test_one_chunk_is_left_alone(self):
-        column = {"x": np.zeros(3)}
-        assert join([column]) is column
+    def test_one_part_is_stacked_as_if_it_were_whole(self):
+        part = {"n": stack_part([1, 2]), "t": stack_part(["a", "b"])}
+        assert same(join([part])["n"], np.array([1, 2]))
+        assert join([part])["t"] == ["a", "b"]
 
     def test_dtypes_without_a_common_one(self):
         dates = np.array(["2020"], "M8[Y]")

@@ -79,6 +79,16 @@ def test_round_trip(message: protocol.Message, count: int) -> None:
     assert types(again) == types(message)
 
 
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_of_another_loader_are_refused(message: protocol.Message) -> None:
+    count = dict((str(example), n) for example, n in EXAMPLES)[str(message)]
+    frames = [b"frame"] * count
+    assert unpack(pack(message, b"secret"), frames, b"secret") == message
+    for token in (b"", b"sec", b"another"):
+        with pytest.raises(ValueError, match="not a message of this loader"):
+            unpack(pack(message, token), frames, b"secret")
+
+
 def types(value: Any) -> Any:
     """Types of a message, and of what is in it."""
     if isinstance(value, list | tuple):

@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from crumpets_like.broker.failures import unpack_errors
 from crumpets_like.broker.protocol import BatchHead, Kind, Outcome, Status, Submit
 from crumpets_like.broker.scheduler import CHUNK_SECONDS, Scheduler
 
@@ -286,6 +287,61 @@ class TestResults:
         ]
 
 
+    def test_skipped_rows_are_told(self):
+        broker = Broker(nworkers=2)
+        broker.submit(4)
+        for given, skipped in zip(broker.give(), (2, 1), strict=True):
+            outcome = Outcome(Status.DONE, 1, 7, skipped)
+            assert broker.scheduler.done(given.chunk_id, 0.1, [outcome], [b"why"])
+        ((item, frames),) = broker.finished()
+        assert item.status == Status.DONE
+        assert [segment.skipped for segment in item.segments] == [2, 1]
+        assert frames == [b"why"] * 2
+
+
+class TestPieces:
+    @pytest.mark.parametrize(("kind", "index"), [(Kind.INDICES, 104), (Kind.SAMPLES, None)])
+    def test_samples_by_their_position(self, kind, index):
+        broker = Broker(nworkers=2)
+        broker.submit(3, 6, kind=kind)
+        _, _ = broker.give()
+        broker.scheduler.add_worker(7)
+        broker.scheduler.add_worker(8)
+        (_, given) = broker.give()
+        (piece,) = given.pieces
+        assert spans(given) == [(1, 3, 3)]
+        assert [p for p in range(-1, 12) if piece.holds(p)] == [6, 7, 8]
+        assert piece.index_of(7) == index
+
+
+class TestWorkersOn:
+    def test_a_mini_batch(self):
+        broker = Broker(nworkers=4)
+        broker.submit(2, 1, 1)
+        broker.submit(1, pass_id=2)
+        given = broker.give()
+        assert [spans(a)[0][0] for a in given] == [0, 0, 1, 2]
+        on = broker.scheduler.workers_on
+        assert [on(1, number) for number in range(4)] == [[0, 1], [2], [3], []]
+        assert on(1, -1) == [0, 1], "of the oldest"
+        assert on(2, -1) == on(2, 3) == [], "nobody has it yet"
+        broker.answer(given[0])
+        assert on(1, -1) == [1]
+        broker.answer(given[1])
+        assert on(1, -1) == [2]
+        (late, *_) = broker.give()
+        assert on(2, -1) == on(2, 3) == [late.worker]
+
+    def test_one_that_has_several_chunks_of_it_comes_once(self):
+        broker = Broker(nworkers=1)
+        broker.learn(CHUNK_SECONDS)
+        broker.submit(4)
+        assert [spans(given) for given in broker.give()] == [[(1, 0, 2)], [(1, 2, 2)]]
+        assert broker.scheduler.workers_on(1, 1) == [0]
+        broker.scheduler.remove_worker(0)
+        assert broker.scheduler.workers_on(1, 1) == []
+
+
 class TestCancel:
     def test_each_mini_batch_comes_back_once(self):
         broker = Broker(nworkers=2)
@@ -368,6 +424,27 @@ class TestDeaths:
         ((item, frames),) = broker.finished()
         assert item.status == Status.FAILED
         assert frames == [b"died"]
+
+    @pytest.mark.parametrize("kind", [Kind.INDICES, Kind.SAMPLES])
+    def test_what_is_lost_travels_with_its_rows_alone(self, kind):
+        broker = Broker(nworkers=1)
+        broker.learn(CHUNK_SECONDS / 1000)
+        broker.submit(*[2] * 4, kind=kind)
+        (given, _) = broker.give()
+        assert len(given.pieces) > 1
+        assert given.lost == ()
+        _, piece = broker.scheduler.remove_worker(0)[:2]
+        errors = ((3, b"first"), (2, b"second"))
+        broker.scheduler.give_again([piece._replace(lost=errors), given.pieces[0]])
+        broker.scheduler.add_worker(0)
+        first, second = broker.give()
+        assert spans(first) == [(2, 0, 2)]
+        assert first.lost == errors
+        *samples, lost = first.frames
+        assert unpack_errors(lost) == list(errors)
+        assert samples == given.pieces[1].batch.frames(0, 2)
+        assert second.lost == ()
+        assert len(second.frames) == len(samples)
 
     def test_a_worker_that_never_asked(self):
         assert Broker().scheduler.remove_worker(17) == []

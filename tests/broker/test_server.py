@@ -1,5 +1,6 @@
 import itertools
 import logging
+import select
 import socket
 from contextlib import contextmanager
 
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 import zmq
 
-from crumpets_like import WorkerDied
+from crumpets_like import LoaderTimeout, WorkerDied
 from crumpets_like.broker import Broker
-from crumpets_like.broker.failures import describe_failure, rebuild_exception
+from crumpets_like.broker.failures import describe_failure, rebuild_exception, unpack_errors
 from crumpets_like.broker.processes import Wakeup
 from crumpets_like.broker.protocol import (
     BatchHead,
@@ -28,9 +29,11 @@ from crumpets_like.broker.protocol import (
     Status,
     Stop,
     Submit,
+    Waiting,
     WorkersUp,
 )
 from crumpets_like.broker.segment import NO_SLOT, StatusPage
+from crumpets_like.errors import Whereabouts
 from tests.support.loading import wait_until
 from tests.support.sockets import GARBAGE, Peers, addresses, in_thread
 
@@ -454,6 +457,180 @@ class TestDeaths:
                 requests.feed(bench.supervisor.recv(100))
                 got += requests
             assert got == [["start", 0], ["start", 1]]
+
+
+    def test_each_pass_has_its_own_restarts(self):
+        with running(nworkers=1, restarts=1) as bench:
+            worker = bench.workers[0]
+            for pass_id in (1, 2):
+                bench.submit(1, pass_id=pass_id)
+                worker.receive()
+                bench.ended(0)
+                assert bench.restart_requested() == 0
+                worker = bench.start_worker(0, name=b"pass %d" % pass_id)
+                bench.work(worker)
+                bench.results.receive()
+            bench.submit(1, pass_id=1)  # more of a pass is no new one
+            worker.receive()
+            bench.ended(0)
+            assert "1 were, the limit of an epoch" in str(bench.died())
+
+    def test_the_stack_is_in_the_error(self):
+        with running(nworkers=1, restarts=0) as bench:
+            bench.submit(1)
+            bench.workers[0].receive()
+            bench.ended(0, position=0, code=-11, stack="File mine\n")
+            died = bench.died()
+            assert (died.stack, died.epoch, died.batch) == ("File mine\n", 0, 0)
+            assert "The worker's stack:\nFile mine" in str(died)
+
+    def test_without_the_sample(self):
+        """It is left to `on_error` of the worker that gets the rows next."""
+        with running(nworkers=1, restarts=9, on_error_raises=False) as bench:
+            bench.submit(4, epoch=3)
+            worker = bench.workers[0]
+            for attempt, position in enumerate((2, 2, 0, 0)):
+                worker.receive()
+                bench.ended(0, position=position)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            chunk, (indices, lost) = worker.receive()
+            assert chunk == Chunk(5, 3, Kind.INDICES, 1, [Part(NO_SLOT, 4, 0, 4, 0)])
+            assert np.frombuffer(indices, np.int64).tolist() == [100, 101, 102, 103]
+            errors = {position: rebuild_exception(e) for position, e in unpack_errors(lost)}
+            assert sorted(errors) == [0, 2]
+            assert all(isinstance(error, WorkerDied) for error in errors.values())
+            assert [(e.index, e.epoch, e.batch) for e in errors.values()] == [
+                (102, 3, 0),
+                (100, 3, 0),
+            ]
+            worker.send(Done(5, 0.1, [Outcome(0, 1, 100, 2)]), b"skipped")
+            message, frames = bench.results.receive()
+            assert message.items[0].segments == [Segment(0, 4, 1, 100, 2)]
+            assert frames == [b"skipped"]
+
+
+class TestCallerWaits:
+    """A worker that has not got on since half of the caller's timeout is ended."""
+
+    @contextmanager
+    def stuck(self, *positions, rows=(1,), **options):
+        """Workers that have a sample each, and are at some position."""
+        with running(nworkers=len(positions), restarts=9, **options) as bench:
+            bench.submit(*rows)
+            for worker_id, position in enumerate(positions):
+                if position >= 0:
+                    bench.workers[worker_id].receive()
+                bench.status.set_position(worker_id, position)
+            yield bench
+
+    def wait(self, bench, *overdue, pass_id=1, number=0, seconds=8.0):
+        for value in overdue:
+            seen = bench.broker._positions
+            bench.producer.send(Waiting(pass_id, number, value, seconds))
+            assert wait_until(lambda seen=seen: bench.broker._positions is not seen)
+
+    def nobody_is_ended(self, bench):
+        return not select.select([bench.supervisor], [], [], 0.05)[0]
+
+    def test_it_is_told_to_end_once(self):
+        with self.stuck(0) as bench:
+            self.wait(bench, 0)
+            assert self.nobody_is_ended(bench)
+            self.wait(bench, 1)
+            assert bench.requested() == ["end", 0]
+            self.wait(bench, 0, 1, 1)
+            assert self.nobody_is_ended(bench)
+
+    @pytest.mark.parametrize("overdue", [(0, 0), (1,)])
+    def test_not_before_both_halves_are_over(self, overdue):
+        with self.stuck(0) as bench:
+            self.wait(bench, *overdue)
+            assert self.nobody_is_ended(bench)
+
+    def test_not_one_that_has_got_on(self):
+        with self.stuck(0, rows=(2,)) as bench:
+            self.wait(bench, 0)
+            bench.status.set_position(0, 1)
+            self.wait(bench, 1)
+            assert self.nobody_is_ended(bench)
+
+    def test_not_one_that_does_nothing(self):
+        with self.stuck(-1, rows=()) as bench:
+            self.wait(bench, 0, 1)
+            assert self.nobody_is_ended(bench)
+
+    @pytest.mark.parametrize(
+        ("number", "pass_id", "workers"), [(0, 1, [0]), (1, 1, [1]), (-1, 1, [0]), (0, 2, [])]
+    )
+    def test_only_those_that_are_on_the_mini_batch(self, number, pass_id, workers):
+        with self.stuck(0, 1, rows=(1, 1)) as bench:
+            self.wait(bench, 0, 1, number=number, pass_id=pass_id)
+            for worker in workers:
+                assert bench.requested() == ["end", worker]
+            assert self.nobody_is_ended(bench)
+
+    def test_the_error_names_everything(self):
+        with self.stuck(2, rows=(4,)) as bench:
+            self.wait(bench, 0, 1, seconds=8.0)
+            assert bench.requested() == ["end", 0]
+            bench.ended(0, position=2, stack="File mine")
+            message, (frame,) = bench.results.receive()
+            assert message.items[0].status == Status.FAILED
+            error = rebuild_exception(frame)
+            assert isinstance(error, LoaderTimeout)
+            assert (error.seconds, error.stack) == (8.0, "File mine")
+            assert error.where == Whereabouts(0, 1000, index=102, epoch=0, batch=0)
+            assert bench.restart_requested() == 0
+
+    def test_or_it_is_left_to_on_error(self):
+        with self.stuck(2, rows=(4,), on_error_raises=False) as bench:
+            self.wait(bench, 0, 1)
+            assert bench.requested() == ["end", 0]
+            bench.ended(0, position=2)
+            assert bench.restart_requested() == 0
+            chunk, (_, lost) = bench.start_worker(0, name=b"new").receive()
+            assert chunk.lost == 1
+            ((position, error),) = unpack_errors(lost)
+            assert position == 2
+            assert isinstance(rebuild_exception(error), LoaderTimeout)
+
+    def test_its_successor_begins_anew(self):
+        with self.stuck(0, rows=(1, 1)) as bench:
+            self.wait(bench, 0, 1)
+            bench.requested()
+            bench.ended(0, position=0)
+            bench.restart_requested()
+            bench.results.receive()
+            bench.start_worker(0, name=b"new").receive()
+            bench.status.set_position(0, 1)
+            self.wait(bench, 0, 1, number=1)
+            assert bench.requested() == ["end", 0]
+
+    def test_one_that_ended_between_two_samples_is_just_replaced(self):
+        with self.stuck(0) as bench:
+            self.wait(bench, 0, 1)
+            bench.requested()
+            bench.ended(0, position=-1)
+            assert bench.restart_requested() == 0
+            bench.work(bench.start_worker(0, name=b"new"))
+            message, _ = bench.results.receive()
+            assert message.items[0].status == Status.DONE
+
+
+def test_an_error_of_the_broker_itself_is_told(monkeypatch):
+    def fail(self, submit, frames):
+        raise ZeroDivisionError("mine")
+
+    monkeypatch.setattr("crumpets_like.broker.scheduler.Scheduler.submit", fail)
+    with pytest.raises(ZeroDivisionError, match="mine"), running() as bench:
+        bench.submit(1)
+        message, (frame,) = bench.control.receive()
+        assert message == Failure(-1)
+        error = rebuild_exception(frame)
+        assert isinstance(error, ZeroDivisionError)
+        assert "bug of crumpets_like" in error.__notes__[0]
+        assert bench.workers[0].receive()[0] == Stop()
 
 
 class TestArguments:
