@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -185,6 +186,8 @@ class TurboDataLoader:
             raise kind(
                 f"timeout must be a positive number of seconds or None (no limit), got {timeout!r}."
             )
+        if timeout == math.inf:
+            timeout = None
         check_on_error(on_error)
         if restarts is not None:
             restarts = check_count("restarts", restarts, 0)

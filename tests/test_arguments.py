@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from crumpets_like.arguments import check_count
+from crumpets_like.arguments import check_count, check_on_error
 
 
 def test_count():
@@ -21,3 +21,15 @@ def test_count_too_small(value):
 def test_count_of_another_type(value):
     with pytest.raises(TypeError, match=f"^n must be an integer, got {re.escape(repr(value))}"):
         check_count("n", value)
+
+
+@pytest.mark.parametrize("value", ["raise", "skip", print, type("Callable", (), {"__call__": id})()])
+def test_on_error(value):
+    assert check_on_error(value) is value
+
+
+@pytest.mark.parametrize("value", ["ignore", "", None, 1, b"skip", np.array(["raise", "skip"])])
+def test_on_error_of_another_kind(value):
+    text = f"^on_error must be 'raise', 'skip' or callable, got {re.escape(repr(value))}$"
+    with pytest.raises(ValueError, match=text):
+        check_on_error(value)

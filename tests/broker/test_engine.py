@@ -1,5 +1,6 @@
 """What an engine does beyond its parts: start, several passes at once, and every way of ending."""
 
+import contextlib
 import gc
 import os
 import threading
@@ -9,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from crumpets_like import BufferExhausted, LoaderClosed, TurboDataLoader, Worker
+from crumpets_like import BufferExhausted, LoaderClosed, LoaderTimeout, TurboDataLoader, Worker
 from crumpets_like.broker import engine as engine_module
 from crumpets_like.broker.engine import Engine, EngineOptions
 from crumpets_like.broker.processes import THREAD_NAME
@@ -97,6 +98,85 @@ class TestPasses:
                 engine.next_batch(this)
             assert caught.value.limit == 3
             del held, caught
+        finally:
+            engine.stop()
+
+
+class Bad:
+    """A dataset that can read no sample between 4 and 8, nor 9."""
+
+    def __len__(self):
+        return 14
+
+    def __getitem__(self, index):
+        if 4 <= index < 8 or index == 9:
+            raise ValueError(index)
+        return index
+
+
+class TestSkipped:
+    @pytest.mark.parametrize("start_method", ["fork", "thread"])
+    @pytest.mark.parametrize(
+        ("batch_size", "batches", "delivered"),
+        [
+            (4, [[0, 1, 2, 3], [8, 10, 11], [12, 13]], [4, 7, 9]),
+            (8, [[0, 1, 2, 3], [8, 10, 11, 12, 13]], [4, 9]),
+        ],
+    )
+    def test_empty_mini_batches_are_left_out(self, start_method, batch_size, batches, delivered):
+        engine = make_engine(Bad(), start_method=start_method, on_error="skip")
+        try:
+            this = engine.open(planner(range(14), batch_size).open())
+            found, counts = [], []
+            while (batch := engine.next_batch(this)) is not None:
+                assert all(len(mini_batch["item"]) for mini_batch in batch)
+                found.append(items(batch))
+                counts.append(this.delivered)
+                del batch
+            assert (found, counts) == (batches, delivered)
+            facts = engine.facts()
+            assert (facts.skipped, facts.held, facts.filling, facts.ready) == (5, 0, 0, 0)
+        finally:
+            engine.stop()
+
+    def test_a_pass_of_nothing(self):
+        engine = make_engine(Bad(), on_error="skip")
+        try:
+            for _ in range(20):  # more than there are slots
+                this = engine.open(planner(range(14), 4, sampler=[4, 5, 6, 7, 9]).open())
+                assert engine.next_batch(this) is None
+                assert this.delivered == 0
+        finally:
+            engine.stop()
+
+
+class Sleeps(Items):
+    """Takes its time, but gets on."""
+
+    def prepare(self, sample, batch, buffers):
+        time.sleep(0.05)
+        super().prepare(sample, batch, buffers)
+
+
+class TestTimeout:
+    @pytest.mark.parametrize("start_method", ["fork", "thread"])
+    def test_without_a_culprit(self, start_method):
+        """Nobody is ended, and it can be asked again."""
+        options = {"start_method": start_method, "timeout": 0.4}
+        engine = Engine(EngineOptions(Sleeps(), range(40), 40, 1, **options))
+        try:
+            assert wait_until(lambda: engine.facts().up_since)
+            pids = {process.pid for process in processes()}
+            this = engine.open(planner(range(40), 40).open())
+            with pytest.raises(LoaderTimeout, match=r"within 0\.4 seconds") as caught:
+                engine.next_batch(this)
+            assert (caught.value.seconds, caught.value.where) == (0.4, None)
+            found = None
+            while found is None:
+                with contextlib.suppress(LoaderTimeout):
+                    found = engine.next_batch(this)
+            assert items(found) == list(range(40))
+            assert {process.pid for process in processes()} == pids
         finally:
             engine.stop()
 

@@ -56,10 +56,20 @@ class TestStart:
         assert wait_readable([handle.death], 0) == []
 
     def test_libraries_start_no_threads_in_it(self, start):
-        process = psutil.Process(start("forkserver").pid)
+        self.check_limit(start("forkserver"), "1")
+
+    def test_or_as_many_as_the_user_says(self):
+        handle = SupervisorHandle("forkserver", "test", 3)
+        try:
+            self.check_limit(handle, "3")
+        finally:
+            handle.stop(10)
+
+    def check_limit(self, handle, threads):
+        process = psutil.Process(handle.pid)
         assert wait_until(process.environ)
         environment = process.environ()
-        assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "1"
+        assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == threads
 
     @pytest.mark.parametrize("method", METHODS)
     def test_a_failure_leaves_nothing(self, monkeypatch, method):

@@ -14,6 +14,7 @@ from crumpets_like.broker.processes import (
     death_descriptor,
     name_process,
     thread_count,
+    thread_limits,
     wait_readable,
 )
 from tests.support.scenario import run_scenario
@@ -172,6 +173,12 @@ class TestLinux:
         assert time.monotonic() - started < 0.5
         process.wait()
         os.close(descriptor)
+
+
+def test_limits_are_text():
+    limits = thread_limits(3)
+    assert set(limits.values()) == {"3"}
+    assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"} <= limits.keys()
 
 
 def test_threads_are_counted():

@@ -6,10 +6,11 @@ import pytest
 import zmq
 
 from crumpets_like.broker import Producer
+from crumpets_like.broker.assembly import RawBatch
 from crumpets_like.broker.buffers import BufferSpec, SlotLayout
 from crumpets_like.broker.consumer import END, Stream
 from crumpets_like.broker.producer import Pass
-from crumpets_like.broker.protocol import Cancel, Kind, Stop
+from crumpets_like.broker.protocol import Cancel, Kind, Stop, Waiting
 from crumpets_like.broker.ring import BufferRing
 from tests.support.loading import wait_until
 from tests.support.planning import Unsized, planner
@@ -346,6 +347,17 @@ class TestSamples:
                 bench.ring.give_back(slot)
             bench.producer.cancel(new)
             assert new.join(10)
+
+
+class TestWaiting:
+    def test_the_broker_hears_what_is_awaited(self, make):
+        bench = make()
+        this = bench.open(range(20))
+        bench.producer.tell_waiting(this, 0, 2)
+        assert bench.broker.receive() == (Waiting(1, 0, 0, 2.0), [])
+        this.stream.add(0, RawBatch(0, 2, 0, [], []))
+        bench.producer.tell_waiting(this, 1, 2.5)
+        assert bench.broker.receive() == (Waiting(1, 1, 1, 2.5), [])
 
 
 class TestCancel:

@@ -643,7 +643,7 @@ class TestOnError:
         self.check(bench.fill([4, 5, 6], position=40, lost=lost), [4, 6])
         assert 5 not in tried
         if data is not dataset:
-            assert data.calls == [4, 6] or data.calls == [[4], [6]]
+            assert set(np.ravel(data.calls)) == {4, 6}
         assert str(bench.skipped[1]) == str(died)
         assert not hasattr(bench.skipped[1], "__notes__")
         self.check(bench.fill([4, 5, 6], position=40), [4, 5, 6])
