@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, Literal, TypeAlias, cast
 
-__all__ = ["OnError", "check_count", "check_on_error"]
+__all__ = ["OnError", "check_count", "check_on_error", "check_timeout"]
 
 OnError: TypeAlias = Literal["raise", "skip"] | Callable[[int | None, Exception], Any]
 
@@ -38,3 +40,24 @@ def check_on_error(value: Any) -> OnError:
     if callable(value) or (isinstance(value, str) and value in ("raise", "skip")):
         return cast(OnError, value)
     raise ValueError(f"on_error must be 'raise', 'skip' or callable, got {value!r}")
+
+
+def check_timeout(value: Any) -> float | None:
+    """Return `value` in seconds; None for no limit, or one beyond what can be waited for.
+
+    Raises
+    ------
+    TypeError
+        If it is no number.
+    ValueError
+        If it is not positive.
+    """
+    if value is None:
+        return None
+    message = f"timeout must be a positive number of seconds or None (no limit), got {value!r}."
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(message)
+    seconds = float(value)
+    if not seconds > 0:
+        raise ValueError(message)
+    return seconds if seconds < threading.TIMEOUT_MAX else None

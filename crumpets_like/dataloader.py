@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-import math
 import sys
 import time
 from collections.abc import Iterator
-from numbers import Real
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from .arguments import OnError, check_count, check_on_error
+from .arguments import OnError, check_count, check_on_error, check_timeout
 from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
 from .broker.consumer import Consumer
 from .broker.engine import START_METHODS, Engine, EngineOptions
+from .broker.interrupts import interrupts_deferred
 from .broker.worker import Worker
 from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed
@@ -151,6 +150,7 @@ class TurboDataLoader:
         self._engine: Engine | LocalEngine | None = None
         self._iterator: EpochIterator | None = None
         self._upcoming: tuple[Planner, EpochPlan, Any] | None = None
+        self._torn = False  # whether the loader's own code was interrupted
         seed = entropy_seed() if seed is None else check_seed(seed)
         self._planner = Planner(
             iterable,
@@ -181,13 +181,7 @@ class TurboDataLoader:
             prefetch = check_count("prefetch", prefetch, 1)
         if max_buffers is not None:
             max_buffers = check_count("max_buffers", max_buffers, 1)
-        if timeout is not None and not (isinstance(timeout, Real) and timeout > 0):
-            kind = ValueError if isinstance(timeout, Real) else TypeError
-            raise kind(
-                f"timeout must be a positive number of seconds or None (no limit), got {timeout!r}."
-            )
-        if timeout == math.inf:
-            timeout = None
+        timeout = check_timeout(timeout)
         check_on_error(on_error)
         if restarts is not None:
             restarts = check_count("restarts", restarts, 0)
@@ -262,6 +256,10 @@ class TurboDataLoader:
 
     def stop(self) -> None:
         """Stop the workers; mini-batches that the caller holds stay valid. May be repeated."""
+        self._torn = False
+        self._end()
+
+    def _end(self) -> None:
         engine, self._engine = self._engine, None
         self._drop_upcoming()
         if self._iterator is not None:
@@ -290,11 +288,14 @@ class TurboDataLoader:
         LoaderClosed
             Outside ``with loader:`` or ``start()`` and ``stop()``.
         """
+        if self._torn:
+            self._start_anew()
         if self._engine is None:
             raise LoaderClosed(
                 "The loader is not started: iterate it inside `with loader:`, or between start() "
                 "and stop()."
             )
+        self._torn = True
         entered = time.perf_counter()
         if self._clock.asked is None:
             self._clock.asked = entered
@@ -306,8 +307,8 @@ class TurboDataLoader:
             _, plan, this = self._upcoming
             self._upcoming = None
         else:
-            plan = self._planner.open()
-            this = self._engine.open(plan)
+            plan, this = self._open(None)
+        self._torn = False
         self._clock.waited += time.perf_counter() - entered  # a sampler may take its time
         self._iterator = EpochIterator(self, self._engine, plan, this)
         return self._iterator
@@ -316,8 +317,25 @@ class TurboDataLoader:
         """Request the first batches of the next epoch, once all of this one are requested."""
         if self._upcoming is None and self._engine is not None:
             before = copy.copy(self._planner)
+            self._upcoming = (before, *self._open(current))
+
+    def _open(self, current: Any) -> tuple[EpochPlan, Any]:
+        """Plan an epoch and begin its pass, requested behind that of `current`."""
+        before = copy.copy(self._planner)
+        try:
             plan = self._planner.open()
-            self._upcoming = (before, plan, self._engine.open(plan, after=current))
+            return plan, cast(Engine, self._engine).open(plan, after=current)
+        except BaseException:
+            self._planner = before
+            raise
+
+    def _start_anew(self) -> None:
+        """Something, such as Ctrl-C, has interrupted the loader's own code: trust none of it."""
+        clock = self._clock
+        with interrupts_deferred():
+            self._end()
+            self.start()
+        self._clock = clock
 
     def _drop_upcoming(self) -> None:
         """Take back an epoch that was opened ahead."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
 from .epochs import EpochPlan
-from .errors import LoaderClosed, LoaderTimeout
+from .errors import BufferExhausted, LoaderClosed, LoaderTimeout
 
 if TYPE_CHECKING:
     from .dataloader import TurboDataLoader
@@ -34,7 +35,7 @@ def _may_go_on(error: BaseException) -> bool:
     """Whether the iterator that raised can go on: nothing of the epoch has got lost."""
     if isinstance(error, LoaderTimeout):
         return error.where is None
-    return isinstance(error, MemoryError | KeyboardInterrupt)
+    return isinstance(error, BufferExhausted)
 
 
 class EpochIterator:
@@ -49,22 +50,29 @@ class EpochIterator:
         self._why_closed = "The iterator was closed: a newer one of the same loader is in use."
         self._ended = False
         self._left = time.perf_counter()
+        self._lock = threading.Lock()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> tuple[int, list[dict[str, Any]]]:
+        with self._lock:  # an iterator that threads share gives each batch to one of them
+            return self._next()
+
+    def _next(self) -> tuple[int, list[dict[str, Any]]]:
         if self._ended:
             raise StopIteration
         if self.closed:
             raise LoaderClosed(self._why_closed)
         loader, clock = self._loader, self._loader._clock
+        loader._torn = True  # until this call ends in a way that it knows
         entered = time.perf_counter()
         clock.worked += entered - self._left
         delivered = self._pass.delivered
         try:
             batch = self._engine.next_batch(self._pass)
         except BaseException as error:
+            loader._torn = not self._engine.knows(error)
             if not _may_go_on(error):
                 self.close(f"The iterator was closed, since it raised {type(error).__name__}.")
             raise
@@ -74,12 +82,14 @@ class EpochIterator:
         if batch is None:
             self._ended = True
             self.close()
+            loader._torn = False
             raise StopIteration
         if self.plan.ahead and self._pass.exhausted:
             loader._open_ahead(self._pass)
         iteration = loader._iterations
         loader._iterations += 1
         clock.samples += self._pass.delivered - delivered
+        loader._torn = False
         return iteration, batch
 
     def close(self, why: str | None = None) -> None:

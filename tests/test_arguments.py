@@ -23,7 +23,7 @@ def test_count_of_another_type(value):
         check_count("n", value)
 
 
-@pytest.mark.parametrize("value", ["raise", "skip", print, type("Callable", (), {"__call__": id})()])
+@pytest.mark.parametrize("value", ["raise", "skip", print, lambda index, error: None])
 def test_on_error(value):
     assert check_on_error(value) is value
 

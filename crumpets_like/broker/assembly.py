@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .encoding import decode, different_keys, join
 from .failures import rebuild_exception, unpack_errors
-from .protocol import Segment, Status
+from .protocol import Segment
 from .ring import BufferRing
 from .segment import NO_SLOT
 
@@ -41,13 +41,9 @@ def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any] | None:
 
     Raises
     ------
-    Exception
-        The exception that its samples raised.
+    ValueError
+        If its parts have different keys.
     """
-    if raw.status == Status.FAILED:
-        if ring is not None:
-            ring.give_back(raw.slot)
-        raise rebuild_exception(raw.frames[0])
     base = ring.lease(raw.slot) if ring is not None and raw.slot != NO_SLOT else None
     layout = ring.layout if ring is not None else None
     if base is not None and layout is not None and not raw.frames:

@@ -164,6 +164,7 @@ class Consumer:
         self.up_since: float | None = None  # when all workers were ready, by time.perf_counter
         self.seconds_per_sample = 0.0
         self.chunk_samples = 0
+        self.raised: BaseException | None = None  # what the caller got last
         self.skipped = 0  # samples of the mini-batches that were retrieved
         self._context: zmq.Context[Any] = zmq.Context()
         try:
@@ -354,6 +355,7 @@ class Consumer:
             if item is _CLOSED:
                 return None
             if isinstance(item, BaseException):
+                self.raised = item
                 raise item
             return item
 
@@ -377,8 +379,17 @@ class Consumer:
             )
         if raw is END:
             return END
+        if raw.status == Status.FAILED:
+            if self._ring is not None:
+                self._ring.give_back(raw.slot)
+            self.raised = rebuild_exception(raw.frames[0])
+            raise self.raised
         self.skipped += raw.skipped
-        mini_batch = assemble(raw, self._ring)
+        try:
+            mini_batch = assemble(raw, self._ring)
+        except Exception as error:
+            self.raised = error
+            raise
         return EMPTY if mini_batch is None else mini_batch
 
 

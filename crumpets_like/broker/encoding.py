@@ -79,7 +79,8 @@ class _Encoder:
                 )
             return self._array(obj)
         if isinstance(obj, np.bool_ | np.number):
-            return msgpack.ExtType(_NUMPY, msgpack_numpy.packb(obj))
+            # (Not packb, for which np.float64 is a float.)
+            return msgpack.ExtType(_NUMPY, msgpack.packb(msgpack_numpy.encode(obj)))
         return self._pickle(obj)
 
     def _array(self, array: NDArray[Any]) -> msgpack.ExtType:

@@ -174,6 +174,7 @@ class Engine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._stopped = False
+        self._owner = os.getpid()
         self._pace = 0.0  # that the window is made for
         self._start()
         self._passes = self._parts.passes
@@ -211,7 +212,7 @@ class Engine:
                 splittable=options.splittable,
                 # Threads share the dataset, and with it the epoch that it was told.
                 one_epoch=in_threads and hasattr(options.dataset, "set_epoch"),
-                seed=str(options.seed),
+                seed=f"{options.seed:x}",
                 seed_globals=options.seed_globals,
                 stride=ring.geometry.stride,
                 slots=ring.geometry.slots,
@@ -365,6 +366,10 @@ class Engine:
                 self._parts.producer.tell_waiting(this, overdue, timeout)
         return consumer.finish(raw)
 
+    def knows(self, error: BaseException) -> bool:
+        """Whether an error was raised where everything was in order, not by a signal handler."""
+        return isinstance(error, LoaderError) or error is self._parts.consumer.raised
+
     def _wait_for_slot(self) -> None:
         ring, consumer = self._parts.ring, self._parts.consumer
         slot = ring.take_or_collect()
@@ -410,6 +415,11 @@ class Engine:
     def _check_open(self) -> None:
         if self._stopped:
             raise LoaderClosed("The loader was stopped; start() it again before it is iterated.")
+        if os.getpid() != self._owner:
+            raise LoaderClosed(
+                f"The loader belongs to process {self._owner}, of which this one was forked: make "
+                "one of its own here."
+            )
 
     def stop(self) -> None:
         """End everything; mini-batches that the caller holds stay valid."""

@@ -35,6 +35,14 @@ def interpreter_command(call: str) -> list[str]:
     return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {call}"]
 
 
+def _above_standard(end: socket.socket) -> socket.socket:
+    """The same with a descriptor that is none of the standard streams, which may be closed."""
+    import fcntl
+
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
 class SupervisorHandle:
     """The supervisor process as its parent sees it.
 
@@ -56,7 +64,7 @@ class SupervisorHandle:
     """
 
     def __init__(self, start_method: str, uid: str, threads: int = 1) -> None:
-        self._channel, theirs = socket.socketpair()
+        self._channel, theirs = map(_above_standard, socket.socketpair())
         try:
             with theirs:
                 if start_method == "fork":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["ListCheck", "check_lengths", "undo_appends"]
+__all__ = ["ListCheck", "check_lengths"]
 
 
 class ListCheck:
@@ -47,6 +47,16 @@ class ListCheck:
                     "per sample to each list."
                 )
 
+    def undo(self, batch: dict[str, list[Any]], row: int) -> None:
+        """Take back what was appended for the sample of `row`."""
+        if row == 0:
+            self._lists = 0
+        for number, key in enumerate(list(batch)):
+            if number < self._lists:
+                del batch[key][row:]
+            else:  # it is this sample's own
+                del batch[key]
+
 
 def check_lengths(batch: dict[str, list[Any]], rows: int) -> None:
     """ValueError if `prepare_batch` has not appended one value per sample to each list."""
@@ -56,11 +66,3 @@ def check_lengths(batch: dict[str, list[Any]], rows: int) -> None:
                 f"prepare_batch appended {len(values)} values to batch[{key!r}] for {rows} "
                 "samples: one value per sample is needed."
             )
-
-
-def undo_appends(batch: dict[str, list[Any]], rows: int) -> None:
-    """Take back what was appended for more than so many rows."""
-    for key in list(batch):
-        del batch[key][rows:]
-        if not batch[key]:
-            del batch[key]

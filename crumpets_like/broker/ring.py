@@ -21,6 +21,7 @@ import os
 import queue
 import threading
 import weakref
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +70,6 @@ class BufferRing:
         self.free_form = layout is None
         self.largest_free_form = 0  # bytes of the arrays of one mini-batch
         self._initial = buffers
-        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._idle: list[int] = []  # warm slots, last used first
         self._returned: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -231,14 +231,10 @@ class BufferRing:
         base: NDArray[np.uint8] = np.ndarray(
             (geometry.stride,), np.uint8, self.mapping, geometry.offset(slot)
         )
-        owner = self._owner
-        put = self._returned.put
-
-        def returned(_: object) -> None:
-            if os.getpid() == owner:  # a forked child of the user holds nothing here
-                put(slot)
-
-        self._leases[slot] = weakref.ref(base, returned)
+        # All of it is C: no signal handler can run in it, and raise. (The reference, which the
+        # callback gets too, is taken for an argument that `put` ignores. A forked child of the
+        # user has a queue of its own.)
+        self._leases[slot] = weakref.ref(base, partial(self._returned.put, slot))
         return base
 
     def close(self) -> None:

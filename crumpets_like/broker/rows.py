@@ -13,6 +13,7 @@ from .buffers import Int64Rows, IntegerRows, SlotLayout
 __all__ = ["RowBuffers", "RowWriter"]
 
 _SMALL_ROW = 2048  # bytes: a copy costs less than making views of the row
+_MOST_SCRATCH = 4096  # rows with views of their own
 
 
 class RowBuffers(dict[str, NDArray[Any]]):
@@ -68,13 +69,13 @@ class RowWriter:
     ) -> tuple[Iterable[RowBuffers], Callable[[], None]]:
         """Rows one by one, and what to call when all of them are written."""
         arrays = self._layout.rows_at(memory, slot_offset, start, size)
-        if not self._small:
+        if not self._small or size > _MOST_SCRATCH:
             self._fill(arrays)
             fields = list(_checked(arrays).items())
             rows = (RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(size))
             return rows, _nothing
-        if not self._scratch_rows:
-            self._make_scratch()
+        if size > len(self._scratch_rows):
+            self._make_scratch(min(2 * size, self._layout.rows, _MOST_SCRATCH))
         scratch = {name: array[:size] for name, array in self._scratch.items()}
         self._fill(scratch)
 
@@ -84,9 +85,9 @@ class RowWriter:
 
         return self._scratch_rows, copy
 
-    def _make_scratch(self) -> None:
-        rows = self._layout.rows
-        self._scratch = self._layout.rows_at(bytearray(self._layout.stride), 0, 0, rows)
+    def _make_scratch(self, rows: int) -> None:
+        layout = SlotLayout(self._layout.specs, rows)
+        self._scratch = layout.rows_at(bytearray(layout.stride), 0, 0, rows)
         fields = list(_checked(self._scratch).items())
         self._scratch_rows = [
             RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(rows)

@@ -21,7 +21,7 @@ from ..errors import LoaderTimeout, WorkerDied
 from .buffers import BufferSpec, SlotLayout
 from .encoding import Arena, Frame, collate, encode, stack_part
 from .failures import describe_failure, pack_errors, rebuild_exception, unpack_errors
-from .lists import ListCheck, check_lengths, undo_appends
+from .lists import ListCheck, check_lengths
 from .protocol import Kind, Outcome, Part, Status
 from .rows import RowBuffers, RowWriter
 from .segment import NO_SLOT, RingGeometry, StatusPage
@@ -380,7 +380,8 @@ class Runner:
         reseed = self._seed_globals
         cell, first = self._cell, worker._first
         skipped = self._skipped
-        check = ListCheck(cell, first).check
+        lists = ListCheck(cell, first)
+        check = lists.check
         worker._one = True
         pending = zip(count(first), keys, rows, strict=False)
         while True:
@@ -399,7 +400,7 @@ class Runner:
                 row = position - first
                 sample = self._settle(error, row, self._index())
             done = row - sum(1 for other, _ in skipped if other != row)
-            undo_appends(batch, done)
+            lists.undo(batch, done)
             if sample is not _SKIP:
                 self._writer.reset(buffers)
                 if reseed:

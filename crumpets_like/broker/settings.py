@@ -22,7 +22,7 @@ class Settings(NamedTuple):
     rows: int  # most samples of a mini-batch
     splittable: bool  # whether a mini-batch may be made by several workers
     one_epoch: bool  # whether work of two epochs must not be under way at once
-    seed: str  # an integer of any size, which msgpack has not
+    seed: str  # in base 16: an integer of any size, which msgpack has not
     seed_globals: bool
     stride: int
     slots: int

@@ -59,8 +59,10 @@ def supervise(channel: socket.socket, uid: str) -> NoReturn:
     """
     code = 1
     try:
+        _open_standard_streams()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for number in (signal.SIGTERM, signal.SIGHUP):  # nohup, for one, has SIGHUP ignored
+        # Nohup, for one, has SIGHUP ignored; and children must wait to be reaped here.
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         settings = _receive_settings(channel)
         code = 0 if settings is None else _Supervisor(settings, channel).run()
@@ -72,6 +74,15 @@ def supervise(channel: socket.socket, uid: str) -> NoReturn:
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Where they were closed, no file of ours must get their numbers: user code may print."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 def _receive_settings(channel: socket.socket) -> Settings | None:

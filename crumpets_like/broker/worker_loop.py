@@ -182,7 +182,7 @@ def _make_runner(settings: Settings, worker_id: int) -> Runner:
     template = load_payload(settings.payload, settings.payload_size)
     if settings.seed_globals and "torch" in settings.modules:
         importlib.import_module("torch")
-    seeding.seed_worker_globals(int(settings.seed), worker_id)
+    seeding.seed_worker_globals(int(settings.seed, 16), worker_id)
     limit_threads(settings.worker_threads)
     return Runner(
         template["worker_template"],
@@ -191,7 +191,7 @@ def _make_runner(settings: Settings, worker_id: int) -> Runner:
         settings.geometry,
         settings.rows,
         worker_id=worker_id,
-        seed=int(settings.seed),
+        seed=int(settings.seed, 16),
         seed_globals=settings.seed_globals,
         on_error=template["on_error"],
         may_exit=True,

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import threading
+import time
 import weakref
 
 import numpy as np

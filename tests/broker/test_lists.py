@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crumpets_like.broker.lists import ListCheck, check_lengths, undo_appends
+from crumpets_like.broker.lists import ListCheck, check_lengths
 
 FIRST = 40  # position of the first sample
 
@@ -72,13 +72,29 @@ class TestWholeChunks:
             check_lengths({"a": [1, 2], "b": values}, 2)
 
 
-@given(
-    st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(), max_size=4)),
-    st.integers(0, 4),
-)
-def test_undoing(batch, rows):
-    expected = {key: values[:rows] for key, values in batch.items() if values[:rows]}
-    lists = dict(batch)
-    undo_appends(batch, rows)
-    assert batch == expected
-    assert all(values is lists[key] for key, values in batch.items()), "the same lists, shorter"
+class TestUndoing:
+    appended = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(), max_size=4))
+
+    @given(keys=st.sets(st.sampled_from("abc")), rows=st.integers(0, 3), failed=appended)
+    def test_everything_of_the_sample(self, keys, rows, failed):
+        """Whatever it has appended, to lists that were there and to others."""
+        check = ListCheck(memoryview(bytearray(8)).cast("q"), FIRST)
+        batch = defaultdict(list)
+        for row in range(rows):
+            for key in sorted(keys):
+                batch[key].append(row)
+            check.check(batch, row)
+        for key, values in failed.items():
+            batch[key] += values
+        check.undo(batch, rows)
+        assert batch == ({key: list(range(rows)) for key in keys} if rows else {})
+
+    def test_the_next_sample_may_append_something_else(self):
+        check = ListCheck(memoryview(bytearray(8)).cast("q"), FIRST)
+        batch = defaultdict(list, {"a": [1, 2]})
+        with pytest.raises(ValueError, match="got 2 values"):
+            check.check(batch, 0)
+        check.undo(batch, 0)
+        batch["b"].append(1)
+        check.check(batch, 0)
+        assert batch == {"b": [1]}

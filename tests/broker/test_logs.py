@@ -114,9 +114,12 @@ class TestForwarding:
 
     def test_nobody_is_kept_waiting(self, own_logging, capsys):
         """Records are lost while nobody takes them."""
-        with zmq.Context() as context, context.socket(zmq.PUSH) as unconnected:
-            with forwarded_records(unconnected, 3, settings({"": logging.INFO})):
-                own_logging.error("lost")
+        with (
+            zmq.Context() as context,
+            context.socket(zmq.PUSH) as unconnected,
+            forwarded_records(unconnected, 3, settings({"": logging.INFO})),
+        ):
+            own_logging.error("lost")
         assert capsys.readouterr().err == ""
 
     def test_nothing_is_sent_afterwards(self, own_logging, capsys):

@@ -488,7 +488,7 @@ class TestErrors:
 class BadReading(Reading):
     """Some samples cannot be read."""
 
-    BAD = {3, 5}
+    BAD = frozenset((3, 5))
 
     def __getitem__(self, index):
         self.calls.append(index)
@@ -507,6 +507,22 @@ class BigFields(Fields):
         super().__init__(big=True)
 
 
+class BadFields(Fields):
+    """Some samples cannot be prepared, which is noticed late."""
+
+    def prepare(self, sample, batch, buffers):
+        super().prepare(sample, batch, buffers)
+        if sample in BadReading.BAD:
+            buffers["pair"][...] = 99
+            batch["another"].append(1)
+            raise ValueError(f"bad {sample}")
+
+
+class BadBigFields(BadFields):
+    def __init__(self):
+        super().__init__(big=True)
+
+
 class BadBulk(Bulk):
     """Some samples cannot be prepared, which the others of the chunk have to suffer."""
 
@@ -514,6 +530,8 @@ class BadBulk(Bulk):
         super().prepare_batch(samples, batch, buffers)
         for sample in samples:
             if sample in BadReading.BAD:
+                buffers["pair"][...] = 99
+                batch["another"].append(1)
                 raise ValueError(f"bad {sample}")
 
 
@@ -527,6 +545,8 @@ class TestOnError:
         [
             *itertools.product([Fields, Bulk, Free], [BadReading, BadBulkReading], [1]),
             (BigFields, BadReading, 1),
+            (BadFields, Reading, 1),
+            (BadBigFields, BulkReading, 1),
             (BadBulk, Reading, 1),
             (Fields, BadReading, NO_SLOT),
             (Bulk, BadReading, NO_SLOT),
@@ -606,15 +626,12 @@ class TestOnError:
         self.check(bench.fill([1, 3, 2], kind=Kind.SAMPLES), [1, 2])
         assert asked == [None]
 
-    @pytest.mark.parametrize("make", [Fields, Bulk, Free])
+    @pytest.mark.parametrize("make", [Fields, Bulk])
     def test_a_replacement_that_fails(self, make):
         bench = Bench(make(), BadReading(), on_error=lambda *_: "no number")
-        with pytest.raises((ValueError, TypeError, AttributeError)) as caught:
+        with pytest.raises((ValueError, TypeError), match=r"(?i)str|no number"):
             bench.fill([1, 3])
-            if make is Free:  # which takes anything
-                raise ValueError
         assert bench.page.position(1) == -1
-        assert "bad 3" not in str(caught.value)
 
     @pytest.mark.parametrize("dataset", [Reading, BulkReading, np.arange(100)])
     @pytest.mark.parametrize("make", [Fields, BigFields, Bulk, Free])

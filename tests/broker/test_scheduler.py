@@ -286,7 +286,6 @@ class TestResults:
             (Status.DONE, [b"a", b"b"]),
         ]
 
-
     def test_skipped_rows_are_told(self):
         broker = Broker(nworkers=2)
         broker.submit(4)

@@ -458,7 +458,6 @@ class TestDeaths:
                 got += requests
             assert got == [["start", 0], ["start", 1]]
 
-
     def test_each_pass_has_its_own_restarts(self):
         with running(nworkers=1, restarts=1) as bench:
             worker = bench.workers[0]
@@ -556,7 +555,7 @@ class TestCallerWaits:
             assert self.nobody_is_ended(bench)
 
     def test_not_one_that_does_nothing(self):
-        with self.stuck(-1, rows=()) as bench:
+        with self.stuck(-1) as bench:
             self.wait(bench, 0, 1)
             assert self.nobody_is_ended(bench)
 
@@ -623,14 +622,19 @@ def test_an_error_of_the_broker_itself_is_told(monkeypatch):
         raise ZeroDivisionError("mine")
 
     monkeypatch.setattr("crumpets_like.broker.scheduler.Scheduler.submit", fail)
-    with pytest.raises(ZeroDivisionError, match="mine"), running() as bench:
-        bench.submit(1)
-        message, (frame,) = bench.control.receive()
-        assert message == Failure(-1)
-        error = rebuild_exception(frame)
-        assert isinstance(error, ZeroDivisionError)
-        assert "bug of crumpets_like" in error.__notes__[0]
-        assert bench.workers[0].receive()[0] == Stop()
+
+    def run_into_it():
+        with running() as bench:
+            bench.submit(1)
+            message, (frame,) = bench.control.receive()
+            assert message == Failure(-1)
+            error = rebuild_exception(frame)
+            assert isinstance(error, ZeroDivisionError)
+            assert "bug of crumpets_like" in error.__notes__[0]
+            assert bench.workers[0].receive()[0] == Stop()
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        run_into_it()
 
 
 class TestArguments:

@@ -1,5 +1,6 @@
 """Processes of a whole loader: how they start, are replaced, and end."""
 
+import faulthandler
 import itertools
 import os
 import signal
@@ -12,8 +13,10 @@ import pytest
 
 from crumpets_like import LoaderError, TurboDataLoader, WorkerDied
 from crumpets_like.broker.launch import SupervisorHandle
-from crumpets_like.broker.processes import BROKER_DIED, wait_readable
+from crumpets_like.broker.memory import anonymous_file
+from crumpets_like.broker.processes import BROKER_DIED, death_descriptor, wait_readable
 from crumpets_like.broker.settings import Settings
+from crumpets_like.broker.supervisor import _Supervisor, _Worker
 from tests.support.loading import Items, run_items, wait_until
 from tests.support.scenario import run_scenario
 
@@ -58,20 +61,28 @@ def test_workers_that_are_killed_are_replaced():
 
 
 def idle_workers_killed():
-    """Workers that are killed while they wait are replaced until the limit is reached."""
-    with TurboDataLoader(range(64), 8, Items(), 1, start_method="fork") as loader:
-        pids = []
-        for _ in range(3):
-            assert run_items(loader) == list(range(64))
-            assert wait_until(lambda: named("crumpets-w"))
-            (worker,) = named("crumpets-w")
-            pids.append(worker.pid)
-            worker.kill()
-            worker.wait()
-        with pytest.raises(WorkerDied) as caught:  # some of the next epoch is ready already
-            list(itertools.chain.from_iterable(run_items(loader) for _ in range(9)))
+    """Workers that are killed while they wait are replaced until an epoch's limit is reached."""
+    options = {"start_method": "fork", "prefetch": 2}
+    pids = []
+    with TurboDataLoader(range(64), 8, Items(), 1, **options) as loader:
+
+        def epoch_with_kills(count):
+            for number, (_, (mini_batch,)) in enumerate(loader):
+                for _ in range(count if number == 0 else 0):
+                    assert wait_until(lambda: loader._engine.facts().filling == 0)
+                    assert wait_until(lambda: named("crumpets-w"))
+                    (worker,) = named("crumpets-w")
+                    pids.append(worker.pid)
+                    worker.kill()
+                    worker.wait()
+                yield from mini_batch["item"].tolist()
+
+        for _ in range(2):
+            assert list(epoch_with_kills(2)) == list(range(64))
+        with pytest.raises(WorkerDied) as caught:
+            list(epoch_with_kills(3))
     died = caught.value
-    assert len(set(pids)) == 3
+    assert len(set(pids)) == 7
     assert (died.worker_id, died.pid, died.signal_name) == (0, pids[-1], "SIGKILL")
     assert died.index is None
     assert f"pid {died.pid}" in str(died)
@@ -80,6 +91,90 @@ def idle_workers_killed():
 
 def test_idle_workers_are_replaced_up_to_the_limit():
     run_scenario(idle_workers_killed).check()
+
+
+# -- stacks --------------------------------------------------------------------------------
+
+
+def stand_still_here(way):
+    while way == "python":
+        time.sleep(0.01)
+    if way == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # "deaf"
+    time.sleep(100)
+
+
+def ended_on_request(way):
+    """A worker that is asked to end says where it is, if it can; its exit is told with that."""
+    dump = anonymous_file("stack", 0)
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.register(signal.SIGUSR1, dump)
+        print("ready", flush=True)
+        stand_still_here(way)
+    descriptor = death_descriptor(pid)
+    supervisor = object.__new__(_Supervisor)
+    supervisor._workers = {descriptor: _Worker(3, pid, dump)}
+    time.sleep(0.3)  # until it is there
+    supervisor._end_worker(2)
+    assert wait_readable([descriptor], 0.1) == [], "not this one"
+    started = time.monotonic()
+    supervisor._end_worker(3)
+    assert time.monotonic() - started < 0.5
+    assert wait_readable([descriptor], 5)
+    worker_id, ended, code, stack = supervisor._reap(descriptor)
+    assert (worker_id, ended, code) == (3, pid, -signal.SIGKILL)
+    assert ("in stand_still_here" in stack) == (way == "python"), stack
+    assert supervisor._workers == {}
+    for closed in (descriptor, dump):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(closed)
+
+
+@pytest.mark.parametrize("way", ["python", "stopped", "deaf"])
+def test_a_worker_is_ended_on_request(way):
+    run_scenario(ended_on_request, way).check()
+
+
+class Crashes(Items):
+    """Ends its process in some way."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def prepare(self, sample, batch, buffers):
+        if sample == 3:
+            os.kill(os.getpid(), self.number)
+        super().prepare(sample, batch, buffers)
+
+
+def crash(start_method, number):
+    """The error of a worker that crashes shows where; SIGKILL leaves no time for that."""
+    options = {"start_method": start_method, "restarts": 0}
+    with (
+        TurboDataLoader(range(8), 4, Crashes(number), 1, **options) as loader,
+        pytest.raises(WorkerDied) as caught,
+    ):
+        list(loader)
+    died = caught.value
+    assert (died.signal_name, died.index) == (signal.Signals(number).name, 3)
+    if number == signal.SIGKILL:
+        assert died.stack == ""
+    else:
+        assert died.stack.startswith("Fatal Python error: Segmentation fault")
+        assert "in prepare" in died.stack
+        assert died.stack.strip() in str(died)
+
+
+@pytest.mark.parametrize(
+    ("start_method", "number"),
+    [("fork", signal.SIGSEGV), ("spawn", signal.SIGSEGV), ("fork", signal.SIGKILL)],
+)
+def test_the_stack_of_a_crash(start_method, number):
+    result = run_scenario(crash, start_method, number).check()
+    assert "Fatal Python error" not in result.stderr, "it is in the error, and only there"
 
 
 # -- errors --------------------------------------------------------------------------------

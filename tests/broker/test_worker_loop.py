@@ -38,7 +38,6 @@ from tests.support.loading import Items, wait_until
 from tests.support.runner import Bench
 from tests.support.sockets import Peers, addresses, in_thread
 
-
 TOKEN = b"secret"
 
 
@@ -270,14 +269,16 @@ class TestExit:
     def test_is_no_answer(self):
         """The broker hears of it when the process ends."""
         worker = Free()
-        with (
-            pytest.raises(SystemExit),
-            serving(worker, [SystemExit(3)], may_exit=True) as broker,
-        ):
-            broker.receive()
-            broker.send(Chunk(1, 0, Kind.INDICES, 0, [part(1)]), np.zeros(1, np.int64).tobytes())
-            assert wait_until(lambda: worker.calls == ["setup", "teardown"])
-            assert not broker.router.poll(50)
+
+        def exit_in_a_sample():
+            with serving(worker, [SystemExit(3)], may_exit=True) as broker:
+                broker.receive()
+                broker.send(Chunk(1, 0, Kind.INDICES, 0, [part(1)]), bytes(8))
+                assert wait_until(lambda: worker.calls == ["setup", "teardown"])
+                assert not broker.router.poll(50)
+
+        with pytest.raises(SystemExit):
+            exit_in_a_sample()
 
 
 class Logs(Items):
@@ -293,11 +294,13 @@ class Logs(Items):
 
 
 def test_log_records_reach_the_handlers_of_the_caller(caplog):
-    with caplog.at_level(logging.INFO, "tests.worker"):
-        with TurboDataLoader(range(2), 2, Logs(), 1, start_method="fork") as loader:
-            list(loader)
-            expected = ["setup of 0", "sample 0", "sample 1"]
-            assert wait_until(lambda: len(caplog.records) >= 3)
+    expected = ["setup of 0", "sample 0", "sample 1"]
+    with (
+        caplog.at_level(logging.INFO, "tests.worker"),
+        TurboDataLoader(range(2), 2, Logs(), 1, start_method="fork") as loader,
+    ):
+        list(loader)
+        assert wait_until(lambda: len(caplog.records) >= 3)
     records = [record for record in caplog.records if record.name == "tests.worker"]
     assert [record.getMessage() for record in records][:3] == expected
     assert [record.levelname for record in records][:3] == ["INFO", "WARNING", "WARNING"]
