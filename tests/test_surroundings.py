@@ -6,13 +6,16 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import tempfile
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crumpets_like import TurboDataLoader, Worker
+from crumpets_like import LoaderClosed, TurboDataLoader, Worker
 from tests.support.loading import Items, run_items, wait_until
 from tests.support.matrix import PROCESSES
 from tests.support.scenario import run_scenario
@@ -112,3 +115,95 @@ def test_temporary_folders(tmp_path: Path, length: int) -> None:
 def test_an_unwritable_temporary_folder(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     run_scenario(load_in, str(tmp_path), env={"TMPDIR": str(tmp_path)}).check()
+
+
+class DiesOnce(Items):
+    """Sample 5 ends its worker the first time."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__()
+        self.mark = mark
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        if sample == 5 and not Path(self.mark).exists():
+            Path(self.mark).touch()
+            os._exit(1)
+        super().prepare(sample, batch, buffers)
+
+
+def with_other_child_handling(start_method: str, how: str) -> None:
+    """Children are ignored, or reaped by somebody else, in the training process."""
+    if how == "ignored":
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGCHLD, _reap_all)
+    worker = DiesOnce(f"died with {start_method}")
+    with TurboDataLoader(range(40), 4, worker, 2, start_method=start_method) as loader:
+        assert run_items(loader) == list(range(40))
+    assert Path(worker.mark).exists()
+    Path(worker.mark).unlink()
+
+
+def _reap_all(number: int, frame: Any) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+@pytest.mark.parametrize("how", ["ignored", "reaped"])
+def test_children_that_somebody_else_takes(start_method: str, how: str) -> None:
+    run_scenario(with_other_child_handling, start_method, how).check()
+
+
+def without_standard_streams(start_method: str) -> None:
+    error = os.dup(2)
+    for descriptor in (0, 1, 2):
+        os.close(descriptor)
+    # What a thread prints would go to whatever has got the number since.
+    worker = Items() if start_method == "thread" else Prints()
+    with TurboDataLoader(range(40), 4, worker, 2, start_method=start_method) as loader:
+        right = run_items(loader) == list(range(40))
+    os.dup2(error, 2)
+    os.close(error)
+    assert right
+
+
+class Prints(Items):
+    """Prints, as user code may."""
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            os.write(1, b"printed\n" * 100)
+        super().prepare(sample, batch, buffers)
+
+
+@pytest.mark.parametrize("start_method", [*PROCESSES, "thread"])
+def test_closed_standard_streams(start_method: str) -> None:
+    run_scenario(without_standard_streams, start_method).check()
+
+
+def test_threads_may_share_an_iterator() -> None:
+    with TurboDataLoader(range(400), 4, Items(), 2, start_method="fork") as loader:
+        iterator = iter(loader)
+        with ThreadPoolExecutor(4) as pool:
+            parts = [list(part) for part in pool.map(lambda _: list(iterator), range(4))]
+    found = [x for part in parts for _, (batch,) in part for x in batch["item"].tolist()]
+    assert sorted(found) == list(range(400))
+
+
+def test_a_forked_child_is_told_so() -> None:
+    with TurboDataLoader(range(400), 4, Items(), 2, start_method="fork") as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pid = os.fork()
+        if pid == 0:
+            try:
+                next(iterator)
+            except LoaderClosed as error:
+                os._exit(7 if "forked" in str(error) else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert len(list(iterator)) == 99
