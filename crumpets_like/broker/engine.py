@@ -231,6 +231,7 @@ class Engine:
                 modules=payload.modules,
                 folders=payload.folders,
                 levels=levels(),
+                shared=payload.descriptors,
             )
             supervisor.configure(settings, ring.descriptor, payload.descriptor)
             parts.producer = Producer(

@@ -178,7 +178,7 @@ def _serve_process(
 
 def _make_runner(settings: Settings, worker_id: int) -> Runner:
     # NOTE [Unpickle late] in payload.py: not before this process exists.
-    template = load_payload(settings.payload, settings.payload_size)
+    template = load_payload(settings.payload, settings.payload_size, settings.shared)
     seeding.seed_worker_globals(int(settings.seed), worker_id)
     limit_threads(settings.worker_threads)
     return Runner(
