@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         WorkerDied,
         WorkerError,
     )
+    from .shared_list import SharedList
     from .statistics import Statistics
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "LoaderClosed",
     "LoaderError",
     "LoaderTimeout",
+    "SharedList",
     "Statistics",
     "TurboDataLoader",
     "Worker",
@@ -42,6 +44,7 @@ if not TYPE_CHECKING:  # where it would hide names that do not exist
         {
             **dict.fromkeys(__all__, "errors"),
             "BufferWorker": "broker.worker",
+            "SharedList": "shared_list",
             "Statistics": "statistics",
             "TurboDataLoader": "dataloader",
             "Worker": "broker.worker",

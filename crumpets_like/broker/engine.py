@@ -233,6 +233,7 @@ class Engine:
                 else payload.modules,
                 folders=payload.folders,
                 levels=levels(),
+                shared=payload.descriptors,
             )
             supervisor.configure(settings, ring.descriptor, payload.descriptor)
             parts.producer = Producer(

@@ -13,7 +13,7 @@ import warnings
 
 from .interrupts import interrupts_deferred
 from .processes import death_descriptor, thread_limits, wait_readable
-from .settings import Settings
+from .settings import MOST_DESCRIPTORS, Settings
 
 __all__ = ["SupervisorHandle", "interpreter_command"]
 
@@ -110,9 +110,12 @@ class SupervisorHandle:
         return process.pid
 
     def configure(self, settings: Settings, ring: int, payload: int) -> None:
-        """Send the settings and two descriptors: now it starts the broker and the workers."""
-        socket.send_fds(self._channel, [b"!"], [ring, payload])
-        self._channel.sendall(settings.pack())
+        """Send the settings and the descriptors: now it starts the broker and the workers."""
+        descriptors = [ring, payload, *settings.shared]
+        for start in range(0, len(descriptors), MOST_DESCRIPTORS):
+            some = descriptors[start : start + MOST_DESCRIPTORS]
+            socket.send_fds(self._channel, [b"!"], some)
+        self._channel.sendall(b"." + settings.pack())
 
     def stop(self, timeout: float) -> None:
         """End it and everything it started, after `timeout` seconds by force."""

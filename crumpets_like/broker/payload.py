@@ -18,12 +18,13 @@ import os
 import pickle
 import sys
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, ClassVar
 
 import msgpack
 
+from .descriptors import arrived, attached
 from .memory import anonymous_file
 from .segment import align
 
@@ -41,6 +42,8 @@ class Payload:
         Descriptor of the segment.
     size : int
         Its size in bytes.
+    descriptors : list of int
+        Those that the object attached (see ``descriptors.py``).
     modules : list of str
         Modules that unpickling will import.
     folders : list of str
@@ -49,7 +52,15 @@ class Payload:
     """
 
     def __init__(self, obj: Any) -> None:
-        stream, buffers, self.modules = _dump(obj)
+        stream, buffers, self.modules, self.descriptors = _dump(obj)
+        self.descriptor = -1
+        try:
+            self._fill(stream, buffers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _fill(self, stream: bytes, buffers: list[memoryview]) -> None:
         self.folders = _folders(self.modules)
         table = []
         offset = len(stream)
@@ -60,19 +71,17 @@ class Payload:
         trailer = msgpack.packb([len(stream), table])
         self.size = align(offset, mmap.PAGESIZE) + align(len(trailer) + 8, mmap.PAGESIZE)
         self.descriptor = anonymous_file("crumpets-payload", self.size)
-        try:
-            _write(self.descriptor, stream, 0)
-            for buffer, (start, _) in zip(buffers, table, strict=True):
-                _write(self.descriptor, buffer, start)
-            _write(self.descriptor, trailer, self.size - 8 - len(trailer))
-            _write(self.descriptor, len(trailer).to_bytes(8, "little"), self.size - 8)
-        except BaseException:
-            self.close()
-            raise
+        _write(self.descriptor, stream, 0)
+        for buffer, (start, _) in zip(buffers, table, strict=True):
+            _write(self.descriptor, buffer, start)
+        _write(self.descriptor, trailer, self.size - 8 - len(trailer))
+        _write(self.descriptor, len(trailer).to_bytes(8, "little"), self.size - 8)
 
     def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self.descriptor)
+        """Close the descriptors."""
+        for descriptor in (self.descriptor, *self.descriptors):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -83,8 +92,11 @@ def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
         offset += written
 
 
-def load_payload(descriptor: int, size: int) -> Any:
-    """Unpickle what :class:`Payload` wrote; arrays look at private pages of the segment."""
+def load_payload(descriptor: int, size: int, descriptors: Sequence[int] = ()) -> Any:
+    """Unpickle what :class:`Payload` wrote; arrays look at private pages of the segment.
+
+    `descriptors` are those that the object attached. They stay open.
+    """
     memory = mmap.mmap(
         descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
     )
@@ -92,7 +104,8 @@ def load_payload(descriptor: int, size: int) -> Any:
     length = int.from_bytes(view[size - 8 :], "little")
     stream, table = msgpack.unpackb(view[size - 8 - length : size - 8])
     buffers = [view[start : start + nbytes] for start, nbytes in table]
-    obj, main_objects = pickle.loads(view[:stream], buffers=buffers)
+    with arrived(descriptors):
+        obj, main_objects = pickle.loads(view[:stream], buffers=buffers)
     main = sys.modules["__main__"]
     for name, value in main_objects:
         # Results and exceptions of these classes go back as plain references to __main__.
@@ -110,10 +123,11 @@ def copy_template(template: Any) -> Any:
     try:
         return copy.deepcopy(template, {id(module): module for module in sys.modules.values()})
     except Exception as error:
-        raise _explain({"worker_template": template}, error) from error
+        with attached():
+            raise _explain({"worker_template": template}, error) from error
 
 
-def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:
+def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str], list[int]]:
     import io
 
     import cloudpickle
@@ -154,15 +168,16 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str]]:
 
     file = io.BytesIO()
     pickler = Pickler(file, protocol=5, buffer_callback=keep_in_band)
-    try:
-        pickler.dump((obj, _LateItems(main_objects)))
-    except Exception as error:
-        raise _explain(obj, error) from error
+    with attached() as descriptors:
+        try:
+            pickler.dump((obj, _LateItems(main_objects)))
+        except Exception as error:
+            raise _explain(obj, error) from error
     loadable = [name for name in modules if name in sys.modules]
     stream = file.getvalue()
     if b"cloudpickle" in stream:  # something travels by value
         loadable.append("cloudpickle")
-    return stream, buffers, loadable
+    return stream, buffers, loadable, descriptors
 
 
 def _reduce_code(code: CodeType) -> Any:

@@ -8,7 +8,9 @@ import msgpack
 
 from .segment import RingGeometry
 
-__all__ = ["Settings"]
+__all__ = ["MOST_DESCRIPTORS", "Settings"]
+
+MOST_DESCRIPTORS = 250  # that one message takes: Linux allows 253
 
 
 class Settings(NamedTuple):
@@ -40,6 +42,7 @@ class Settings(NamedTuple):
     modules: list[str]  # to import before workers are forked
     folders: list[str]  # more places to find modules in
     levels: dict[str, int]  # of the training process's loggers
+    shared: list[int]  # descriptors that the dataset attached to the payload
     ring: int = -1  # descriptor of the ring
     payload: int = -1  # descriptor of the pickled template and dataset
 

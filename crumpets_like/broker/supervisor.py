@@ -33,7 +33,7 @@ from .processes import (
     thread_count,
     wait_readable,
 )
-from .settings import Settings
+from .settings import MOST_DESCRIPTORS, Settings
 
 __all__ = ["main", "supervise"]
 
@@ -87,15 +87,25 @@ def _open_standard_streams() -> None:
 
 def _receive_settings(channel: socket.socket) -> Settings | None:
     """Wait for the settings; None if the training process has given up."""
-    mark, descriptors, _, _ = socket.recv_fds(channel, 1, 2)
-    if not mark:
-        return None
-    ring, payload = descriptors
+    descriptors: list[int] = []
+    mark = b"!"
+    while mark == b"!":
+        mark, some, _, _ = socket.recv_fds(channel, 1, MOST_DESCRIPTORS)
+        descriptors += some
     unpacker = msgpack.Unpacker()
     while data := channel.recv(1 << 16):
         unpacker.feed(data)
         for fields in unpacker:
-            return Settings._make(fields)._replace(ring=ring, payload=payload)
+            settings = Settings._make(fields)
+            expected = 2 + len(settings.shared)
+            if len(descriptors) != expected:  # the kernel drops what is too many
+                raise OSError(
+                    f"The loader's supervisor got {len(descriptors)} of {expected} descriptors. "
+                    "Likely cause: the limit of open files; raise it (ulimit -n), or put the "
+                    "dataset's items into fewer SharedLists."
+                )
+            ring, payload, *shared = descriptors
+            return settings._replace(ring=ring, payload=payload, shared=shared)
     return None
 
 
@@ -213,7 +223,13 @@ class _Supervisor:
         )
         process = subprocess.Popen(
             interpreter_command(call),
-            pass_fds=[self._settings_file, settings.ring, settings.payload, dump],
+            pass_fds=[
+                self._settings_file,
+                settings.ring,
+                settings.payload,
+                *settings.shared,
+                dump,
+            ],
             stdin=subprocess.DEVNULL,
         )
         process.returncode = 0  # reaped by its process id below: Popen must not wait for it

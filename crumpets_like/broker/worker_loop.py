@@ -179,7 +179,7 @@ def _serve_process(
 
 def _make_runner(settings: Settings, worker_id: int) -> Runner:
     # NOTE [Unpickle late] in payload.py: not before this process exists.
-    template = load_payload(settings.payload, settings.payload_size)
+    template = load_payload(settings.payload, settings.payload_size, settings.shared)
     if settings.seed_globals and "torch" in settings.modules:
         importlib.import_module("torch")
     seeding.seed_worker_globals(int(settings.seed, 16), worker_id)

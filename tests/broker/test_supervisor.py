@@ -4,9 +4,11 @@ import faulthandler
 import itertools
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
+from typing import get_type_hints
 
 import psutil
 import pytest
@@ -16,7 +18,7 @@ from crumpets_like.broker.launch import SupervisorHandle
 from crumpets_like.broker.memory import anonymous_file
 from crumpets_like.broker.processes import BROKER_DIED, death_descriptor, wait_readable
 from crumpets_like.broker.settings import Settings
-from crumpets_like.broker.supervisor import _Supervisor, _Worker
+from crumpets_like.broker.supervisor import _receive_settings, _Supervisor, _Worker
 from tests.support.loading import Items, run_items, wait_until
 from tests.support.scenario import run_scenario
 
@@ -368,11 +370,44 @@ def test_a_template_with_threads_is_not_forked():
     assert "workers are spawned instead" in result.stderr
 
 
+def empty_settings(**changes):
+    empty = {name: kind() for name, kind in get_type_hints(Settings).items()}
+    return Settings(**{**empty, **changes})
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_descriptors_that_got_lost_are_missed(missing):
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull) as file:
+        settings = empty_settings(shared=[file.fileno()] * (3 + missing))
+        socket.send_fds(ours, [b"!"], [file.fileno()] * 2)
+        socket.send_fds(ours, [b"!"], [file.fileno()] * 3)
+        ours.sendall(b"." + settings.pack())
+        received = []
+        recv_fds = socket.recv_fds
+
+        def note(*arguments):
+            result = recv_fds(*arguments)
+            received.extend(result[1])
+            return result
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket, "recv_fds", note)
+            try:
+                if missing:
+                    with pytest.raises(OSError, match=r"got 5 of 6 descriptors.*ulimit -n"):
+                        _receive_settings(theirs)
+                else:
+                    found = _receive_settings(theirs)
+                    assert [found.ring, found.payload, *found.shared] == received
+            finally:
+                for descriptor in received:
+                    os.close(descriptor)
+
+
 def test_a_supervisor_without_its_parent_ends_at_once():
     """Settings that name another training process: it was orphaned before it looked."""
-    kinds = Settings.__annotations__.values()
-    values = [{"list[str]": [], "dict[str, int]": {}}.get(str(kind), 0) for kind in kinds]
-    settings = Settings(*values)._replace(trainer=os.getppid(), uid="x", start_method="fork")
+    settings = empty_settings(trainer=os.getppid(), uid="x", start_method="fork")
     handle = SupervisorHandle("forkserver", "test")
     try:
         handle.configure(settings, 0, 0)

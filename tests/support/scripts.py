@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["LOCAL_CLASSES", "MAIN_CLASSES", "NOTEBOOK", "REOPENED_FILE", "RUNTIME_PATH"]
+__all__ = [
+    "LOCAL_CLASSES",
+    "MAIN_CLASSES",
+    "NOTEBOOK",
+    "REOPENED_FILE",
+    "RUNTIME_PATH",
+    "SHARED_ITEMS",
+]
 
 _HEAD = """
 import sys
@@ -237,5 +244,40 @@ values = np.concatenate([mini_batch["value"] for mini_batch in mini_batches])
 assert (values == np.arange(20_000)).all(), (values != np.arange(20_000)).sum()
 records.file.close()
 os.unlink("records")
+"""
+)
+
+# The items of a shared list are pickles of their own, which know these classes by name only.
+SHARED_ITEMS = (
+    _HEAD
+    + """
+from crumpets_like import SharedList
+
+class Box:
+    class Inner:
+        pass
+
+    def __init__(self, value):
+        self.value = value
+        self.inner = Box.Inner()
+
+def double(value):
+    return 2 * value
+
+class Mine(Worker):
+    def process(self, sample):
+        if isinstance(sample, tuple):
+            function, local, value = sample
+            return {"result": Box(function(value) + local(value))}
+        return {"result": sample}
+
+def make():
+    return [(double, lambda value, number=number: number, number) for number in range(4)]
+
+for dataset in (SharedList(map(Box, range(0, 12, 3))), SharedList(make())):
+    (mini_batch,) = load(dataset, Mine())
+    assert [box.value for box in mini_batch["result"]] == [0, 3, 6, 9]
+    assert all(type(box) is Box for box in mini_batch["result"])
+    assert all(type(box.inner) is Box.Inner for box in mini_batch["result"])
 """
 )
