@@ -131,12 +131,26 @@ def new_shared_memory(before: Iterable[str], family: Family) -> list[str]:
     foreign: set[str] = set()
     for pid in pids() - ours:
         try:
-            uses = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-            uses += " ".join(os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+            opened = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
         except OSError:  # it has ended, or is not ours to read
             continue
-        foreign.update(name for name in new if str(_SHARED_MEMORY / name) in uses)
+        # A semaphore is made under another name, which whoever made it has mapped: see sem_open
+        # of the GNU C library. Its inode stays the same.
+        mapped = {int(line.split()[4]) for line in maps if str(_SHARED_MEMORY) in line}
+        foreign.update(
+            name
+            for name in new
+            if str(_SHARED_MEMORY / name) in opened or _inode(_SHARED_MEMORY / name) in mapped
+        )
     return sorted(new - foreign)
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:  # it has gone
+        return -1
 
 
 def _native_threads() -> set[int]:
