@@ -1,7 +1,9 @@
-"""The command line: ``crumpets-like demo`` and ``crumpets-like bench``."""
+"""The command line: ``crumpets-like`` with ``demo``, ``bench``, ``soak`` or ``doctor``."""
 
 import argparse
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from crumpets_like import __version__
 
@@ -37,15 +39,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     bench = commands.add_parser("bench", help="measure the loader against others")
     add_arguments(bench)
+    doctor = commands.add_parser(
+        "doctor",
+        help="look for what would fail on this machine",
+        description="Look at memory, limits, sockets, cores and versions, and start a small loader "
+        "with each start method. The exit status is 1 if something fails.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 
     args = parser.parse_args(argv)
     if args.version:
         print(__version__)
         return 0
     if args.command is None:
-        parser.error("a command is needed: demo or bench")
+        parser.error("a command is needed: demo, bench or doctor")
     if args.command == "demo":
         from crumpets_like.demo import run as run_demo
 
         return run_demo()
+    if args.command == "doctor":
+        return _examine(args.json)
     return run_bench(args)
+
+
+def _examine(as_json: bool) -> int:
+    """Print what is found while it is found; the exit status says whether something fails."""
+    from crumpets_like.doctor import summary
+    from crumpets_like.examine import examine
+
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            print(finding, flush=True)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        print(summary(findings))
+    return int(any(finding.level == "FAIL" for finding in findings))
