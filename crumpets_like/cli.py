@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # benchmarks.cli is light too; what a command needs is imported when it runs.
     from crumpets_like.benchmarks.cli import add_arguments
     from crumpets_like.benchmarks.cli import run as run_bench
+    from crumpets_like.benchmarks.soak import add_arguments as add_soak_arguments
 
     parser = argparse.ArgumentParser(
         prog="crumpets-like", description="A parallel data loader for training loops."
@@ -39,6 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     bench = commands.add_parser("bench", help="measure the loader against others")
     add_arguments(bench)
+    soak = commands.add_parser(
+        "soak",
+        help="use random loaders under random troubles, and check every value",
+        description="Use loaders of random configurations while workers are killed and stopped, "
+        "samples are slow or raise, epochs are left early and batches are kept; every value is "
+        "checked. The exit status is 1 if anything is wrong.",
+    )
+    add_soak_arguments(soak)
     doctor = commands.add_parser(
         "doctor",
         help="look for what would fail on this machine",
@@ -52,11 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     if args.command is None:
-        parser.error("a command is needed: demo, bench or doctor")
+        parser.error("a command is needed: demo, bench, soak or doctor")
     if args.command == "demo":
         from crumpets_like.demo import run as run_demo
 
         return run_demo()
+    if args.command == "soak":
+        from crumpets_like.benchmarks.soak import run as run_soak
+
+        return run_soak(args)
     if args.command == "doctor":
         return _examine(args.json)
     return run_bench(args)
