@@ -17,4 +17,6 @@ Layout, from the bottom up:
 ``soak_workers``, ``soak_plan``, ``sabotage``, ``guard``, ``soak``
     ``crumpets-like soak``: what is loaded; random configurations and what they must give; kills;
     what a run must not leave behind; the run itself.
+``fault_items``, ``fault_child``, ``faults``
+    the fault table: what fails; one case in a fresh process; all of them, and what they leave.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -128,14 +129,20 @@ def new_shared_memory(before: Iterable[str], family: Family) -> list[str]:
     if not new:
         return []
     ours = {family.root, os.getpid(), *(process.pid for process in family.members())}
+    # By number, not by name: a semaphore is mapped under the name that it had before its own.
+    inodes = {}
+    for name in new:
+        with contextlib.suppress(OSError):
+            inodes[(_SHARED_MEMORY / name).stat().st_ino] = name
     foreign: set[str] = set()
     for pid in pids() - ours:
-        try:
-            uses = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-            uses += " ".join(os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
-        except OSError:  # it has ended, or is not ours to read
-            continue
-        foreign.update(name for name in new if str(_SHARED_MEMORY / name) in uses)
+        with contextlib.suppress(OSError):  # it has ended, or is not ours to read
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                if str(_SHARED_MEMORY) in line:
+                    foreign.add(inodes.get(int(line.split()[4]), ""))
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                if os.readlink(fd).startswith(str(_SHARED_MEMORY)):
+                    foreign.add(inodes.get(fd.stat().st_ino, ""))
     return sorted(new - foreign)
 
 
