@@ -14,4 +14,9 @@ Layout, from the bottom up:
     starts those processes in turn and gathers their numbers.
 ``table``, ``cli``
     shows them.
+``soak_workers``, ``soak_plan``, ``sabotage``, ``guard``, ``soak``
+    ``crumpets-like soak``: what is loaded; random configurations and what they must give; kills;
+    what a run must not leave behind; the run itself.
+``fault_items``, ``fault_child``, ``faults``
+    the fault table: what fails; one case in a fresh process; all of them, and what they leave.
 """

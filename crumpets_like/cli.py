@@ -1,7 +1,9 @@
-"""The command line: ``crumpets-like demo`` and ``crumpets-like bench``."""
+"""The command line: ``crumpets-like`` with ``demo``, ``bench``, ``soak`` or ``doctor``."""
 
 import argparse
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from crumpets_like import __version__
 
@@ -22,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # benchmarks.cli is light too; what a command needs is imported when it runs.
     from crumpets_like.benchmarks.cli import add_arguments
     from crumpets_like.benchmarks.cli import run as run_bench
+    from crumpets_like.benchmarks.soak import add_arguments as add_soak_arguments
 
     parser = argparse.ArgumentParser(
         prog="crumpets-like", description="A parallel data loader for training loops."
@@ -37,15 +40,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     bench = commands.add_parser("bench", help="measure the loader against others")
     add_arguments(bench)
+    soak = commands.add_parser(
+        "soak",
+        help="use random loaders under random troubles, and check every value",
+        description="Use loaders of random configurations while workers are killed and stopped, "
+        "samples are slow or raise, epochs are left early and batches are kept; every value is "
+        "checked. The exit status is 1 if anything is wrong.",
+    )
+    add_soak_arguments(soak)
+    doctor = commands.add_parser(
+        "doctor",
+        help="look for what would fail on this machine",
+        description="Look at memory, limits, sockets, cores and versions, and start a small loader "
+        "with each start method. The exit status is 1 if something fails.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 
     args = parser.parse_args(argv)
     if args.version:
         print(__version__)
         return 0
     if args.command is None:
-        parser.error("a command is needed: demo or bench")
+        parser.error("a command is needed: demo, bench, soak or doctor")
     if args.command == "demo":
         from crumpets_like.demo import run as run_demo
 
         return run_demo()
+    if args.command == "soak":
+        from crumpets_like.benchmarks.soak import run as run_soak
+
+        return run_soak(args)
+    if args.command == "doctor":
+        return _examine(args.json)
     return run_bench(args)
+
+
+def _examine(as_json: bool) -> int:
+    """Print what is found while it is found; the exit status says whether something fails."""
+    from crumpets_like.doctor import summary
+    from crumpets_like.examine import examine
+
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            print(finding, flush=True)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        print(summary(findings))
+    return int(any(finding.level == "FAIL" for finding in findings))

@@ -17,11 +17,14 @@ from contextlib import suppress
 from functools import cache
 
 __all__ = [
+    "PATH_LIMIT",
+    "abandoned",
     "make_addresses",
     "private_directory",
     "remove_directory",
     "remove_files",
     "remove_ipc_handles",
+    "socket_paths",
     "sweep",
 ]
 
@@ -116,13 +119,33 @@ def sweep() -> None:
 
     A folder that holds anything but sockets and the lock is not ours, and stays.
     """
-    for base in _bases():
-        with suppress(OSError), os.scandir(base) as entries:
-            for entry in entries:
-                if entry.name.startswith(_PREFIX):
-                    with suppress(OSError):
-                        if _is_private(entry.stat(follow_symlinks=False)):
-                            _sweep_one(entry.path)
+    for path in _private_folders():
+        with suppress(OSError):
+            _sweep_one(path)
+
+
+def abandoned() -> list[str]:
+    """Return the folders of this user whose owner is gone, which `sweep` would remove."""
+    found = []
+    for path in _private_folders():
+        with suppress(OSError):
+            descriptor = _lock(path)
+            if descriptor is not None:
+                os.close(descriptor)
+                found.append(path)
+    return found
+
+
+def socket_paths() -> list[tuple[str, int]]:
+    """Return the folders that may hold ours, and the bytes that a socket's path has there.
+
+    The preferred one comes first; where a path has more than `PATH_LIMIT`, the next one serves.
+    """
+    uid = f"{os.getpid():x}-{0:08x}"  # as long as those of loaders
+    return [
+        (base, len(os.fsencode(path)) + 1 + _NAME_BYTES)
+        for base, path in zip(_bases(), _candidates(uid), strict=True)
+    ]
 
 
 def remove_files(files: Iterable[str | os.PathLike[str]]) -> None:
@@ -278,6 +301,19 @@ def _check_private(path: str) -> None:
             f"{stat.S_IMODE(status.st_mode):04o}, expected user {os.getuid()} and 0700: remove it, "
             f"or set TMPDIR to a folder of your own"
         )
+
+
+def _private_folders() -> list[str]:
+    """Folders of this user that are named as ours are."""
+    found = []
+    for base in _bases():
+        with suppress(OSError), os.scandir(base) as entries:
+            for entry in entries:
+                if entry.name.startswith(_PREFIX):
+                    with suppress(OSError):
+                        if _is_private(entry.stat(follow_symlinks=False)):
+                            found.append(entry.path)
+    return found
 
 
 def _sweep_one(path: str) -> None:

@@ -12,7 +12,13 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["address_space_left", "anonymous_file", "available_memory", "hide_from_dumps"]
+__all__ = [
+    "address_space_left",
+    "anonymous_file",
+    "available_memory",
+    "cgroup_headrooms",
+    "hide_from_dumps",
+]
 
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -53,12 +59,12 @@ def available_memory() -> int:
     import psutil
 
     available = int(psutil.virtual_memory().available)
-    for limit in _cgroup_headrooms():
+    for limit in cgroup_headrooms():
         available = min(available, limit)
     return max(available, 0)
 
 
-def _cgroup_headrooms() -> list[int]:
+def cgroup_headrooms() -> list[int]:
     """Bytes left in each control group (v1 and v2) above this process."""
     try:
         lines = _OWN_CGROUPS.read_text().splitlines()
