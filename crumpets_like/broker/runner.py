@@ -215,19 +215,22 @@ class Runner:
 
     def _settle(self, error: BaseException, row: int, index: int | None) -> Any:
         """What `on_error` says: a sample in place of the one of `row`, or SKIP; else raises."""
-        answer: Any = self._on_error
-        if answer == "raise" or not isinstance(error, Exception):
-            raise error
-        if callable(answer):
-            answer = answer(index, error)
-            if answer is None:
+        try:
+            answer: Any = self._on_error
+            if answer == "raise" or not isinstance(error, Exception):
                 raise error
-        if not (isinstance(answer, str) and answer == "skip"):
-            self.worker._drawn = -1  # the other sample draws from the beginning
-            return answer
-        note = "" if isinstance(error, WorkerDied | LoaderTimeout) else self._note(error)
-        self._skipped.append((row, describe_failure(error, note)))
-        return _SKIP
+            if callable(answer):
+                answer = answer(index, error)
+                if answer is None:
+                    raise error
+            if not (isinstance(answer, str) and answer == "skip"):
+                self.worker._drawn = -1  # the other sample draws from the beginning
+                return answer
+            note = "" if isinstance(error, WorkerDied | LoaderTimeout) else self._note(error)
+            self._skipped.append((row, describe_failure(error, note)))
+            return _SKIP
+        finally:
+            del error  # or it and this frame, its caller's frames too, would keep each other
 
     # -- reading -------------------------------------------------------------------------
 

@@ -205,11 +205,3 @@ class TestSkipped:
             "skipped a sample: KeyError: 0",
             "skipped a sample: KeyError: 3",
         ]
-
-
-class TestFailures:
-    def test_are_raised_and_the_slot_goes_back(self, ring):
-        failed = RawBatch(ring.take(), 2, Status.FAILED, [], [describe_failure(KeyError("mine"))])
-        with pytest.raises(KeyError, match="mine"):
-            assemble(failed, ring)
-        assert (ring.held, ring.idle) == (0, 1)

@@ -295,9 +295,10 @@ class TestSlots:
         consumer.set_buffer_manager(ring)
         failed = item(0, slot=ring.take(), status=Status.FAILED, frames=())
         peer.send(results(failed), describe_failure(ValueError("mine")))
-        with pytest.raises(ValueError, match="mine"):
+        with pytest.raises(ValueError, match="mine") as caught:
             consumer.retrieve()
-        assert ring.idle == 1
+        assert consumer.raised is caught.value
+        assert (ring.held, ring.idle) == (0, 1)
 
     def test_a_closed_pass_gives_back_what_was_ready_and_what_comes_late(self, made, ring):
         consumer, peer, _ = made

@@ -259,9 +259,10 @@ class TestLeases:
         pid = os.fork()
         if pid == 0:
             del base
-            os._exit(10 * len(ring._leases) + ring._returned.qsize())
+            os._exit(10 * len(ring._leases) + ring._returned.qsize())  # its own copies
         _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == 10
+        assert os.waitstatus_to_exitcode(status) == 11
+        assert ring._returned.qsize() == 0
         assert ring.held == 1
 
     def test_views_outlive_the_ring(self):

@@ -1,7 +1,9 @@
 import contextlib
+import gc
 import itertools
 import random
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -625,6 +627,23 @@ class TestOnError:
         bench = Bench(Refuses(), on_error=lambda index, error: asked.append(index) or "skip")
         self.check(bench.fill([1, 3, 2], kind=Kind.SAMPLES), [1, 2])
         assert asked == [None]
+
+    @pytest.mark.parametrize("answer", ["raise", lambda *_: None])
+    @pytest.mark.parametrize("make", [Fields, Bulk, Free])
+    def test_an_error_keeps_nothing_alive(self, make, answer):
+        """Not even the garbage collector is needed: the caller's frames hold mini-batches."""
+        bench = Bench(make(), BadReading(), on_error=answer)
+        reference = None
+        gc.collect()
+        gc.disable()
+        try:
+            try:
+                bench.fill([1, 3])
+            except ValueError as error:
+                reference = weakref.ref(error)
+            assert reference() is None
+        finally:
+            gc.enable()
 
     @pytest.mark.parametrize("make", [Fields, Bulk])
     def test_a_replacement_that_fails(self, make):
