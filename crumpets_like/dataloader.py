@@ -111,7 +111,8 @@ class TurboDataLoader:
         one sample at a time. Not with threads.
     restarts : int, optional
         Most worker processes that are replaced in one epoch because they ended; one more ends the
-        loader with :class:`WorkerDied`. Default: twice the number of workers.
+        loader with :class:`WorkerDied`. Default: twice the number of workers. A sample that ends
+        two of them is to blame (or restarts / 40 of them, if that is more: many may be chance).
     worker_threads : int
         Threads that numerical libraries (OpenMP, OpenCV, torch) may use in each worker process.
 

@@ -74,7 +74,7 @@ class RowWriter:
             fields = list(_checked(arrays).items())
             rows = (RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(size))
             return rows, _nothing
-        if size > len(self._scratch_rows):
+        if size > len(self._scratch_rows) or not self._scratch:
             self._make_scratch(min(2 * size, self._layout.rows, _MOST_SCRATCH))
         scratch = {name: array[:size] for name, array in self._scratch.items()}
         self._fill(scratch)

@@ -187,16 +187,17 @@ class Scheduler:
 
     def cancel(self, pass_id: int) -> None:
         """Drop a pass: rows that no worker has are not given out any more."""
-        self._again = deque(piece for piece in self._again if not self._drop(piece, pass_id))
         for batch in [b for b in self._unfinished.values() if b.pass_id == pass_id]:
             batch.cancelled = True
             batch.drop_rest()
+            self._again = deque(piece for piece in self._again if not self._drop(piece, batch))
             self._finish_if_complete(batch)
 
-    def _drop(self, piece: Piece, pass_id: int) -> bool:
-        if piece.batch.pass_id != pass_id:
+    @staticmethod
+    def _drop(piece: Piece, batch: MiniBatch) -> bool:
+        if piece.batch is not batch:
             return False
-        piece.batch.missing -= piece.size
+        batch.missing -= piece.size
         return True
 
     def add_worker(self, worker: int) -> None:
@@ -210,6 +211,12 @@ class Scheduler:
         self._spare.pop(worker, None)
         chunk_ids = self._load.pop(worker, set())
         return [piece for cid in sorted(chunk_ids) for piece in self._assignments.pop(cid).pieces]
+
+    def singly(self, piece: Piece) -> list[Piece]:
+        """The same rows one by one, if that may be."""
+        if not self._splittable or piece.lost:
+            return [piece]
+        return [Piece(piece.batch, piece.start + row, 1) for row in range(piece.size)]
 
     def give_again(self, pieces: Sequence[Piece]) -> None:
         """Give rows of a dead worker to others, before anything else."""
@@ -256,6 +263,8 @@ class Scheduler:
         if batch.failure is None or piece.start < batch.failure[0]:
             batch.failure = (piece.start, frames)
         batch.drop_rest()
+        if self._again:
+            self._again = deque(other for other in self._again if not self._drop(other, batch))
 
     def fail_lost(self, pieces: Sequence[Piece], frames: Frames) -> None:
         """Rows of a dead worker fail."""

@@ -45,7 +45,8 @@ __all__ = ["Broker", "broker_process"]
 logger = logging.getLogger(__name__)
 
 _LINGER = 200  # milliseconds that last messages may take
-_KILLS = 2  # a sample that ends so many workers is the culprit
+_KILLS = 2  # a sample that ends so many workers is the culprit, ...
+_RESTARTS_PER_KILL = 40  # ... or more, where so many deaths are expected that it may be chance
 
 
 class Broker:
@@ -95,6 +96,7 @@ class Broker:
         self._nworkers = check_count("nworkers", nworkers)
         self._restarts = check_count("restarts", restarts, least=0)
         self._restarts_left = self._restarts
+        self._most_kills = max(_KILLS, self._restarts // _RESTARTS_PER_KILL)
         self._on_error_raises = on_error_raises
         self._token = token
         self._latest_pass = 0
@@ -275,16 +277,20 @@ class Broker:
         if suspect:
             sample = (suspect.batch.pass_id, position)
             kills = self._kills[sample] = self._kills.get(sample, 0) + 1
-            if timeout is not None or kills >= _KILLS:
+            if timeout is not None or kills >= self._most_kills:
                 error: LoaderError
                 if timeout is not None:
                     error = LoaderTimeout(timeout, where, dump)
                 else:
-                    why = f"The same sample has ended {_KILLS} workers."
+                    why = f"The same sample has ended {kills} workers."
                     error = WorkerDied(where, code, why, dump)
-                pieces = [piece for piece in pieces if piece is not suspect]
-                pieces += self._blame(suspect, position, error)
+                instead = self._blame(suspect, position, error)
                 del self._kills[sample]
+            else:
+                # A chunk that is read or prepared at once does not tell whose fault it is.
+                instead = self._scheduler.singly(suspect)
+            at = pieces.index(suspect)
+            pieces[at : at + 1] = instead
         self._scheduler.give_again(pieces)
         if self._restarts_left > 0:
             self._restarts_left -= 1

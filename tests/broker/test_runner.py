@@ -633,15 +633,18 @@ class TestOnError:
     def test_an_error_keeps_nothing_alive(self, make, answer):
         """Not even the garbage collector is needed: the caller's frames hold mini-batches."""
         bench = Bench(make(), BadReading(), on_error=answer)
-        reference = None
-        gc.collect()
+        references = []
+
+        def caller():
+            held = np.zeros(1)
+            references.append(weakref.ref(held))
+            bench.fill([1, 3])
+
         gc.disable()
         try:
-            try:
-                bench.fill([1, 3])
-            except ValueError as error:
-                reference = weakref.ref(error)
-            assert reference() is None
+            with contextlib.suppress(ValueError):
+                caller()
+            assert references[0]() is None
         finally:
             gc.enable()
 

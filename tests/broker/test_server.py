@@ -92,6 +92,15 @@ class Bench:
         worker.send(answer, *frames)
         return chunk, answer
 
+    def receive_until(self, worker, position):
+        """Let a worker finish chunks until it gets the one with a sample; returns that one."""
+        while True:
+            chunk, frames = worker.receive()
+            (part,) = chunk.parts
+            if part.position <= position < part.position + part.size:
+                return chunk, frames
+            worker.send(Done(chunk.chunk_id, SLOW, [Outcome(0, 1, 0, 0)]), b"result")
+
     def ended(self, worker_id, position=-1, code=-9, stack=""):
         """A worker is gone, says the supervisor; it worked on the sample at `position`."""
         self.status.set_position(worker_id, position)
@@ -340,8 +349,9 @@ class TestDeaths:
             bench.submit(4, 1)
             worker = bench.workers[0]
             for attempt in range(2):
-                chunk, _ = worker.receive()
-                assert chunk.parts == [Part(NO_SLOT, 4, 0, 4, 0)]
+                chunk, _ = bench.receive_until(worker, 2)
+                first, size = [(0, 4), (2, 1)][attempt]  # the second time one by one
+                assert chunk.parts == [Part(NO_SLOT, 4, first, size, first)]
                 bench.ended(0, position=2)
                 assert bench.restart_requested() == 0
                 worker = bench.start_worker(0, name=b"attempt %d" % attempt)
@@ -405,11 +415,12 @@ class TestDeaths:
             bench.submit(4)
             worker = bench.workers[0]
             for attempt in range(4):
-                worker.receive()
+                bench.receive_until(worker, attempt)
                 bench.ended(0, position=attempt)
                 bench.restart_requested()
                 worker = bench.start_worker(0, name=b"attempt %d" % attempt)
-            bench.work(worker)
+            chunk, _ = bench.receive_until(worker, 3)
+            worker.send(Done(chunk.chunk_id, SLOW, [Outcome(0, 1, 0, 0)]), b"result")
             message, _ = bench.results.receive()
             assert message.items[0].status == Status.DONE
 
@@ -418,7 +429,7 @@ class TestDeaths:
             bench.submit(2, kind=Kind.SAMPLES)
             worker = bench.workers[0]
             for attempt in range(2):
-                worker.receive()
+                bench.receive_until(worker, 1)
                 bench.ended(0, position=1)
                 bench.restart_requested()
                 worker = bench.start_worker(0, name=b"attempt %d" % attempt)
@@ -488,25 +499,35 @@ class TestDeaths:
         with running(nworkers=1, restarts=9, on_error_raises=False) as bench:
             bench.submit(4, epoch=3)
             worker = bench.workers[0]
+            for attempt in range(2):
+                bench.receive_until(worker, 2)
+                bench.ended(0, position=2)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            chunk, (index, lost) = bench.receive_until(worker, 2)
+            assert chunk[1:] == (3, Kind.INDICES, 1, [Part(NO_SLOT, 4, 2, 1, 2)])
+            assert np.frombuffer(index, np.int64).tolist() == [102]
+            ((position, described),) = unpack_errors(lost)
+            died = rebuild_exception(described)
+            assert isinstance(died, WorkerDied)
+            assert (position, died.index, died.epoch, died.batch) == (2, 102, 3, 0)
+            worker.send(Done(chunk.chunk_id, SLOW, [Outcome(0, 1, 102, 1)]), b"skipped")
+            message, frames = bench.results.receive()
+            assert message.items[0].segments[2] == Segment(2, 1, 1, 102, 1)
+            assert frames == [b"result", b"result", b"skipped", b"result"]
+
+    def test_whole_mini_batches_stay_whole(self):
+        with running(nworkers=1, restarts=9, on_error_raises=False, splittable=False) as bench:
+            bench.submit(4)
+            worker = bench.workers[0]
             for attempt, position in enumerate((2, 2, 0, 0)):
                 worker.receive()
                 bench.ended(0, position=position)
                 bench.restart_requested()
                 worker = bench.start_worker(0, name=b"attempt %d" % attempt)
-            chunk, (indices, lost) = worker.receive()
-            assert chunk == Chunk(5, 3, Kind.INDICES, 1, [Part(NO_SLOT, 4, 0, 4, 0)])
-            assert np.frombuffer(indices, np.int64).tolist() == [100, 101, 102, 103]
-            errors = {position: rebuild_exception(e) for position, e in unpack_errors(lost)}
-            assert sorted(errors) == [0, 2]
-            assert all(isinstance(error, WorkerDied) for error in errors.values())
-            assert [(e.index, e.epoch, e.batch) for e in errors.values()] == [
-                (102, 3, 0),
-                (100, 3, 0),
-            ]
-            worker.send(Done(5, 0.1, [Outcome(0, 1, 100, 2)]), b"skipped")
-            message, frames = bench.results.receive()
-            assert message.items[0].segments == [Segment(0, 4, 1, 100, 2)]
-            assert frames == [b"skipped"]
+            chunk, (_, lost) = worker.receive()
+            assert chunk.parts == [Part(NO_SLOT, 4, 0, 4, 0)]
+            assert sorted(position for position, _ in unpack_errors(lost)) == [0, 2]
 
 
 class TestCallerWaits:
