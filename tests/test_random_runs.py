@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crumpets_like import BufferWorker, TurboDataLoader, Worker
+from tests.support.processes import named
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills workers")
 
@@ -118,10 +119,7 @@ def _killing(loader: TurboDataLoader, kills: Any, rng: random.Random) -> Any:
     iterator = iter(loader)
     for number in range(10**6):
         if number in kills:
-            import psutil
-
-            family = psutil.Process().children(recursive=True)
-            workers = [p for p in family if p.name().startswith("crumpets-w")]
+            workers = named("crumpets-w")
             if workers:
                 rng.choice(workers).kill()
         try:

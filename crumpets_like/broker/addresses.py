@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 
+from .interrupts import interrupts_deferred
+
 __all__ = [
     "PATH_LIMIT",
     "abandoned",
@@ -207,7 +209,9 @@ def _count(kind: str, number: int) -> int:
 
 def _bases() -> list[str]:
     """Folders that may hold ours, the preferred one first."""
-    return list(dict.fromkeys([os.path.abspath(tempfile.gettempdir()), "/tmp"]))
+    with interrupts_deferred():  # the first call writes a file to see whether it can
+        folder = tempfile.gettempdir()
+    return list(dict.fromkeys([os.path.abspath(folder), "/tmp"]))
 
 
 def _candidates(uid: object) -> list[str]:

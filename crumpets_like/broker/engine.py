@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..arguments import OnError
 from ..epochs import EpochPlan
 from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
-from .addresses import make_addresses, remove_directory, sweep
+from .addresses import make_addresses, remove_directory, remove_ipc_handles, sweep
 from .buffers import SlotLayout
 from .consumer import EMPTY, END, Consumer
 from .interrupts import interrupts_deferred
@@ -203,6 +203,7 @@ class Engine:
             work, worker, consume, control = (a[0] for a in make_addresses(uid, "loader", kinds))
             token = os.urandom(16)
             consumer = parts.consumer = Consumer(consume, control, token=token)
+            parts.addresses = [work, worker, consume, control]
             consumer.set_buffer_manager(ring)
             consumer.watch(supervisor.death, lambda: _why_ended(supervisor))
             settings = Settings(
@@ -445,6 +446,7 @@ class _Parts:
         self.passes: dict[int, Pass] = {}
         self.threads: list[threading.Thread] = []
         self.wakeup: Wakeup | None = None
+        self.addresses: list[str] = []
 
 
 def _why_ended(supervisor: SupervisorHandle) -> BaseException:
@@ -496,4 +498,5 @@ def _end_parts(parts: _Parts) -> None:
         parts.ring.close()
     if parts.wakeup is not None and not any(thread.is_alive() for thread in parts.threads):
         parts.wakeup.close()
+    remove_ipc_handles(parts.addresses)
     remove_directory(parts.uid)

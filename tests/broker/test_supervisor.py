@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import get_type_hints
 
-import psutil
 import pytest
 
 from crumpets_like import LoaderError, TurboDataLoader, WorkerDied
@@ -20,14 +19,10 @@ from crumpets_like.broker.processes import BROKER_DIED, death_descriptor, wait_r
 from crumpets_like.broker.settings import Settings
 from crumpets_like.broker.supervisor import _receive_settings, _Supervisor, _Worker
 from tests.support.loading import Items, run_items, wait_until
+from tests.support.processes import named
 from tests.support.scenario import run_scenario
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
-
-
-def named(prefix):
-    family = psutil.Process().children(recursive=True)
-    return [process for process in family if process.name().startswith(prefix)]
 
 
 class Naps(Items):

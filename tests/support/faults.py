@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from crumpets_like import BufferWorker, LoaderError, LoaderTimeout, TurboDataLoader, WorkerDied
+from tests.support.processes import named
 
 __all__ = [
     "deadly_sample",
@@ -120,14 +121,9 @@ class Drawn(BufferWorker):
         buffers["draw"][...] = self.rng.random()
 
 
-def _workers() -> list[psutil.Process]:
-    family = psutil.Process().children(recursive=True)
-    return [process for process in family if process.name().startswith("crumpets-w")]
-
-
 def _kill_workers(kills: int, together: bool, rng: random.Random) -> int:
     """Kill running workers; returns how many."""
-    workers = _workers()
+    workers = named("crumpets-w")
     chosen = workers if together else rng.sample(workers, min(kills, len(workers)))
     for process in chosen:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -158,10 +154,14 @@ def killed_from_outside(start_method: str, when: str, kills: int, samples: int) 
         ) as loader:
             for iteration, (mini_batch,) in loader:
                 found += zip(mini_batch["x"].tolist(), mini_batch["draw"].tolist(), strict=True)
-                if kill and done < kills and iteration * kills >= done * samples / 10:
+                due = min(kills, iteration * kills * 10 // samples)
+                while kill and done < due:
                     if when == "idle":
                         time.sleep(0.3)
-                    done += _kill_workers(2, when == "together", rng)
+                    killed = _kill_workers(2, when == "together", rng)
+                    done += killed
+                    if not killed:  # all of them are starting
+                        break
         assert done >= kills or not kill, done
         runs.append(found)
     assert sorted(x for x, _ in runs[0]) == list(range(samples))
@@ -177,9 +177,9 @@ def no_more_restarts(start_method: str) -> None:
         iterator = iter(loader)
         next(iterator)
         for _ in range(2):
-            pids = {process.pid for process in _workers()}
+            pids = {process.pid for process in named("crumpets-w")}
             _kill_workers(1, False, random.Random(1))
-            while len({process.pid for process in _workers()} - pids) < 1:
+            while len({process.pid for process in named("crumpets-w")} - pids) < 1:
                 next(iterator)
         next(iterator)
         _kill_workers(1, False, random.Random(1))
@@ -208,17 +208,12 @@ class Slow(BufferWorker):
         buffers["x"][...] = sample
 
 
-def _named(name: str) -> psutil.Process:
-    family = psutil.Process().children(recursive=True)
-    return next(process for process in family if process.name().startswith(name))
-
-
 def helper_killed(name: str) -> None:
     """The broker or the supervisor is killed: the caller hears of it within a second."""
     with TurboDataLoader(range(100_000), 8, Slow(), 2) as loader:
         iterator = iter(loader)
         next(iterator)
-        _named(name).kill()
+        named(name)[0].kill()
         killed = time.monotonic()
         with pytest.raises(LoaderError, match="ended unexpectedly"):
             for _ in iterator:
@@ -232,9 +227,8 @@ def stopped_workers() -> None:
     """Workers that do not run any more do not keep the caller from leaving."""
     with TurboDataLoader(range(100_000), 8, Slow(), 3) as loader:
         next(iter(loader))
-        for process in psutil.Process().children(recursive=True):
-            if process.name().startswith("crumpets-w"):
-                process.send_signal(signal.SIGSTOP)
+        for process in named("crumpets-w"):
+            process.send_signal(signal.SIGSTOP)
         leaving = time.monotonic()
     assert time.monotonic() - leaving < 2, time.monotonic() - leaving
 
@@ -295,7 +289,7 @@ def sleeps_for_ever(start_method: str, on_error: str) -> None:
     with TurboDataLoader(range(32), 4, Sleeps(0), 2, **options) as loader:
         iterator = iter(loader)
         seen += next(iterator)[1][0]["x"].tolist()
-        pids = {process.pid for process in _workers()}
+        pids = {process.pid for process in named("crumpets-w")}
         began = time.monotonic()
         try:
             for _, (mini_batch,) in iterator:

@@ -11,6 +11,7 @@ A process belongs to a family if one of these holds:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -99,6 +100,16 @@ def describe(process: psutil.Process) -> str:
             )
     except psutil.Error:
         return f"process {process.pid} (ended by now)"
+
+
+def named(prefix: str) -> list[psutil.Process]:
+    """The living descendants of this process whose name begins like this."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name().startswith(prefix):
+                found.append(process)
+    return found
 
 
 def kill(processes: Collection[psutil.Process], timeout: float = 5.0) -> None:

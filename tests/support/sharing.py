@@ -14,6 +14,7 @@ import psutil
 from numpy.typing import NDArray
 
 from crumpets_like import BufferWorker, SharedList, TurboDataLoader
+from tests.support.processes import named
 
 __all__ = [
     "Looks",
@@ -54,11 +55,6 @@ class Looks(BufferWorker):
         buffers["name"][...] = self.names[int(sample)][0]
 
 
-def _workers() -> list[psutil.Process]:
-    family = psutil.Process().children(recursive=True)
-    return [process for process in family if process.name().startswith("crumpets-w")]
-
-
 def through_a_loader(start_method: str) -> None:
     """The dataset, the template and two views of one segment; workers that are replaced; a restart.
 
@@ -78,7 +74,7 @@ def through_a_loader(start_method: str) -> None:
         for _ in range(2):
             _check_epoch(loader)
             if start_method not in ("0", "thread"):
-                for worker in _workers():  # others do the rest
+                for worker in named("crumpets-w"):  # others do the rest
                     worker.kill()
                     worker.wait()
         loader.stop()
