@@ -100,7 +100,7 @@ endless("forkserver")
 def test_ctrl_c_in_a_terminal() -> None:
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+        os.environ |= {"PYTHONPATH": str(Path(__file__).resolve().parents[1]), "NO_COLOR": "1"}
         os.execv(sys.executable, [sys.executable, "-c", IN_A_TERMINAL])
     try:
         shown = b""
