@@ -178,7 +178,7 @@ class Engine:
         self._pace = 0.0  # that the window is made for
         self._start()
         self._passes = self._parts.passes
-        self._finalizer = weakref.finalize(self, _stop_anywhere, self._parts, os.getpid())
+        self._finalizer = weakref.finalize(self, _stop_anywhere, self._parts, self._owner)
 
     def _start(self) -> None:
         options = self._options
@@ -206,6 +206,8 @@ class Engine:
             parts.addresses = [work, worker, consume, control]
             consumer.set_buffer_manager(ring)
             consumer.watch(supervisor.death, lambda: _why_ended(supervisor))
+            # What seeds itself at its import must not be imported by a sample.
+            seeded = ["torch"] if options.seed_globals and "torch" in sys.modules else []
             settings = Settings(
                 start_method=options.start_method,
                 nworkers=options.nworkers,
@@ -228,10 +230,7 @@ class Engine:
                 worker_threads=options.worker_threads,
                 payload_size=payload.size,
                 trainer=os.getpid(),
-                # What seeds itself at its import must not be imported by a sample.
-                modules=[*payload.modules, *(["torch"] if "torch" in sys.modules else [])]
-                if options.seed_globals
-                else payload.modules,
+                modules=payload.modules + seeded,
                 folders=payload.folders,
                 levels=levels(),
                 shared=payload.descriptors,
@@ -418,10 +417,8 @@ class Engine:
         if self._stopped:
             raise LoaderClosed("The loader was stopped; start() it again before it is iterated.")
         if os.getpid() != self._owner:
-            raise LoaderClosed(
-                f"The loader belongs to process {self._owner}, of which this one was forked: make "
-                "one of its own here."
-            )
+            what = f"The loader belongs to process {self._owner}, of which this one was forked: "
+            raise LoaderClosed(what + "make one of its own here.")
 
     def stop(self) -> None:
         """End everything; mini-batches that the caller holds stay valid."""
