@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from .arguments import OnError, check_count, check_on_error, check_timeout
 from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
 from .broker.consumer import Consumer
-from .broker.engine import START_METHODS, Engine, EngineOptions
+from .broker.engine import Engine
 from .broker.interrupts import interrupts_deferred
+from .broker.options import START_METHODS, EngineOptions
 from .broker.worker import Worker
 from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed

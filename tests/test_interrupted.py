@@ -68,6 +68,28 @@ def test_again_and_again(dataset: Any, start_method: str, nworkers: int) -> None
     run_scenario(again_and_again, dataset, start_method, nworkers, 4.0, timeout=60).check()
 
 
+def start_again_and_again(start_method: str, seconds: float) -> None:
+    rng = random.Random(3)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    deadline = time.monotonic() + seconds
+    hits = 0
+    while time.monotonic() < deadline:
+        loader = TurboDataLoader(range(20), 5, Items(), 2, start_method=start_method, timeout=10)
+        try:
+            with interrupted(0.0002 + 0.05 * rng.random()), loader:
+                run_items(loader)
+        except KeyboardInterrupt:
+            hits += 1
+        with loader:
+            assert run_items(loader) == list(range(20))
+    assert hits > 5, hits
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "thread"])
+def test_starting_again_and_again(start_method: str) -> None:
+    run_scenario(start_again_and_again, start_method, 4.0, timeout=60).check()
+
+
 class Raises(Items):
     """Sample 10 raises."""
 

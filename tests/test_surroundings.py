@@ -36,6 +36,9 @@ class Tells(Worker):
             "threads": os.environ["OMP_NUM_THREADS"],
         }
 
+    def teardown(self) -> None:
+        logging.getLogger("mine").info("the end")
+
 
 def told(start_method: str, **options: Any) -> tuple[dict[str, Any], TurboDataLoader]:
     loader = TurboDataLoader(range(1), 1, Tells(), 1, start_method=start_method, **options)
@@ -65,13 +68,13 @@ def test_threads_of_libraries(start_method: str, threads: int) -> None:
 def test_what_workers_log(start_method: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "mine"):
         told(start_method)
-        assert wait_until(lambda: len(caplog.records) >= 2)
+        assert wait_until(lambda: len(caplog.records) >= 3)
     records = [(r.name, r.levelname, r.getMessage()) for r in caplog.records]
     assert records[0] == ("mine.worker", "WARNING", "sample 0 of 0")
     assert records[1][:2] == ("mine", "ERROR")
     assert records[1][2].startswith("with a traceback\nTraceback")
     assert records[1][2].endswith("LookupError: an error")
-    assert len(records) == 2
+    assert records[2:] == [("mine", "INFO", "the end")]
 
 
 @pytest.mark.parametrize("value", [math.inf, None, 1e-9])

@@ -1,4 +1,4 @@
-"""Ctrl-C while the loader must not be interrupted: it waits, and the user sees it once."""
+"""Signals while the loader must not be interrupted: they wait, and the user sees them once."""
 
 from __future__ import annotations
 
@@ -6,34 +6,41 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["interrupts_deferred"]
 
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Ctrl-C inside takes effect at the end; not at all if one is on its way through already.
+    """Signals with a handler in Python, such as Ctrl-C, take effect at the end of the block.
 
-    Whoever presses it twice would otherwise interrupt the very code that cleans up; and in the
-    hooks that run at a fork it would get lost. Only the main thread gets signals: in other threads
-    this does nothing.
+    Ctrl-C not at all if one is on its way through already: whoever presses it twice would otherwise
+    interrupt the very code that cleans up. In code that opens things an exception would lose them,
+    and in the hooks that run at a fork it would get lost. Only the main thread runs handlers: in
+    other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.getsignal(signal.SIGINT)
-    if not callable(previous):  # the default action, which ends the process, or none
-        yield
-        return
     unwinding = isinstance(sys.exc_info()[1], KeyboardInterrupt)
     owner = os.getpid()
-    pressed: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    came: list[int] = []
+    handlers: dict[int, Callable[..., Any]] = {}
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if callable(handler):  # else the default action, none, or one that is not in Python
+            handlers[number] = handler
     try:
+        for number in handlers:
+            signal.signal(number, lambda received, frame: came.append(received))
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
-        if pressed and not unwinding and os.getpid() == owner:
-            os.kill(os.getpid(), signal.SIGINT)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if os.getpid() == owner:
+            for number in dict.fromkeys(came):
+                if not (unwinding and number == signal.SIGINT):
+                    os.kill(owner, number)

@@ -11,8 +11,9 @@ import sys
 import threading
 import warnings
 
+from ..errors import LoaderError
 from .interrupts import interrupts_deferred
-from .processes import death_descriptor, thread_limits, wait_readable
+from .processes import BROKER_DIED, death_descriptor, thread_limits, wait_readable
 from .settings import MOST_DESCRIPTORS, Settings
 
 __all__ = ["SupervisorHandle", "interpreter_command"]
@@ -117,7 +118,7 @@ class SupervisorHandle:
             socket.send_fds(self._channel, [b"!"], some)
         self._channel.sendall(b"." + settings.pack())
 
-    def stop(self, timeout: float) -> None:
+    def end(self, timeout: float) -> None:
         """End it and everything it started, after `timeout` seconds by force."""
         with contextlib.suppress(OSError):  # it may have ended
             self._channel.shutdown(socket.SHUT_RDWR)  # children that the user forked have it, too
@@ -126,10 +127,23 @@ class SupervisorHandle:
             os.kill(self.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)  # its session: broker and workers as well
-        self.reap()
+        self._reap()
+
+    def close(self) -> None:
+        """Close the death descriptor, which nobody may watch any more."""
         os.close(self.death)
 
-    def reap(self) -> int | None:
+    def why_ended(self) -> LoaderError:
+        """What to tell the caller when it has ended without being asked."""
+        code = self._reap()
+        who = "broker" if code == BROKER_DIED else "supervisor"
+        return LoaderError(
+            f"The loader's {who} process ended unexpectedly (supervisor pid {self.pid}, exit code "
+            f"{code}), so no more mini-batches can come. Likely cause: it was killed, from outside "
+            "or for lack of memory (see the kernel log). stop() and start() the loader to go on."
+        )
+
+    def _reap(self) -> int | None:
         """Exit code of the process, which has ended; None if user code has taken it."""
         with self._lock:
             if self.exit_code is None:

@@ -18,7 +18,8 @@ from ..epochs import EpochPlan
 from ..errors import BufferExhausted, LoaderClosed, WorkerError
 from ..seeding import preserve_globals
 from .assembly import RawBatch, assemble
-from .engine import EngineFacts, EngineOptions, ring_for
+from .engine import EngineFacts
+from .options import EngineOptions, ring_for
 from .payload import copy_template
 from .protocol import Kind, Part, Segment, Status
 from .ring import BufferRing

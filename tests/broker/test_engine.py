@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from crumpets_like import BufferExhausted, LoaderClosed, LoaderTimeout, TurboDataLoader, Worker
-from crumpets_like.broker import engine as engine_module
-from crumpets_like.broker.engine import Engine, EngineOptions
+from crumpets_like.broker import parts as parts_module
+from crumpets_like.broker.engine import Engine
+from crumpets_like.broker.options import EngineOptions
 from crumpets_like.broker.processes import THREAD_NAME
 from crumpets_like.broker.producer import Producer
 from crumpets_like.broker.ring import BufferRing
@@ -353,7 +354,7 @@ class TestFailedStart:
         def fail(*arguments, **options):
             raise OSError(f"{step} failed")
 
-        monkeypatch.setattr(engine_module, step, fail)
+        monkeypatch.setattr(parts_module, step, fail)
         with pytest.raises(OSError, match=f"{step} failed"):
             make_engine(range(4), start_method=start_method)
 

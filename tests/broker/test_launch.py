@@ -26,7 +26,8 @@ def start():
     yield start_one
     for handle in handles:
         if handle._channel.fileno() != -1:  # not stopped by the test
-            handle.stop(10)
+            handle.end(10)
+            handle.close()
 
 
 class TestCommand:
@@ -63,7 +64,8 @@ class TestStart:
         try:
             self.check_limit(handle, "3")
         finally:
-            handle.stop(10)
+            handle.end(10)
+            handle.close()
 
     def check_limit(self, handle, threads):
         process = psutil.Process(handle.pid)
@@ -83,7 +85,9 @@ class TestStart:
 
     def test_what_is_buffered_is_written_once(self, capfd, start):
         print("buffered", end="")
-        start("fork").stop(10)
+        handle = start("fork")
+        handle.end(10)
+        handle.close()
         sys.stdout.flush()
         assert capfd.readouterr().out == "buffered"
 
@@ -92,7 +96,8 @@ class TestStop:
     @pytest.mark.parametrize("method", METHODS)
     def test_before_it_was_told_anything(self, start, method):
         handle = start(method)
-        handle.stop(10)
+        handle.end(10)
+        handle.close()
         assert handle.exit_code == 0
         assert not psutil.pid_exists(handle.pid)
 
@@ -101,7 +106,8 @@ class TestStop:
         handle = start(method)
         os.kill(handle.pid, signal.SIGSTOP)
         started = time.monotonic()
-        handle.stop(0.2)
+        handle.end(0.2)
+        handle.close()
         assert time.monotonic() - started < 2
         assert handle.exit_code == -signal.SIGKILL
 
@@ -109,7 +115,8 @@ class TestStop:
         monkeypatch.setattr(os, "setsid", lambda: None)
         handle = start("fork")
         os.kill(handle.pid, signal.SIGSTOP)
-        handle.stop(0.1)
+        handle.end(0.1)
+        handle.close()
         assert handle.exit_code == -signal.SIGKILL
 
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -123,7 +130,8 @@ class TestStop:
             os.read(read, 1)
             os._exit(0)
         try:
-            handle.stop(10)
+            handle.end(10)
+            handle.close()
             assert handle.exit_code == 0, "not by force"
         finally:
             os.close(read)
@@ -136,13 +144,15 @@ class TestReaping:
         handle = start("fork")
         os.kill(handle.pid, signal.SIGTERM)
         assert wait_readable([handle.death], 10)
-        assert [handle.reap(), handle.reap()] == [-signal.SIGTERM] * 2
+        assert "exit code -15" in str(handle.why_ended())
+        assert "exit code -15" in str(handle.why_ended())
+        assert handle.exit_code == -signal.SIGTERM
 
     def test_user_code_has_taken_it(self, start):
         handle = start("fork")
         os.kill(handle.pid, signal.SIGKILL)
         os.waitpid(handle.pid, 0)
-        assert handle.reap() is None
+        assert "exit code None" in str(handle.why_ended())
 
 
 def test_every_fresh_interpreter_is_one_of_ours(monkeypatch):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from crumpets_like import BufferExhausted, LoaderClosed, Worker, WorkerError
-from crumpets_like.broker.engine import EngineOptions
 from crumpets_like.broker.local import LocalEngine
+from crumpets_like.broker.options import EngineOptions
 from tests.support.loading import Items, items
 from tests.support.planning import Unsized, planner
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import resource
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
 from crumpets_like import BufferWorker, TurboDataLoader, Worker
+from crumpets_like.broker.engine import Engine
 from tests.support.loading import wait_until
 
 __all__ = [
@@ -77,17 +79,23 @@ def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def _is_up(loader: TurboDataLoader) -> bool:
+    return cast(Engine, loader._engine).facts().up_since is not None
+
+
 def keep_everything(kind: str) -> None:
     """Keep 5,000 batches of 4, or views derived from them, with at most 256 descriptors."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     kept: list[Any] = []
     with TurboDataLoader(Numbers(20_000), 4, Rows(), 2) as loader:
         first = next(iter(loader))
+        wait_until(partial(_is_up, loader))
         before = _descriptors()
         for _, (mini_batch,) in loader:
             kept.append(_derive(kind, mini_batch))
         del first, mini_batch
-        assert _descriptors() == before, (_descriptors(), before)
+        # The last connection of a worker may have come meanwhile.
+        assert _descriptors() <= before + 2, (_descriptors(), before)
         _check(kept)
     del loader
     gc.collect()
