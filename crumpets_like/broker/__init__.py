@@ -2,9 +2,10 @@
 
 The way of a sample, by file names: ``producer`` (numbers mini-batches, sends indices) →
 ``server`` and ``scheduler`` (the broker: which worker gets what) → ``worker_loop``, ``runner``,
-``worker`` (rows are written into the ``ring``) → ``consumer`` (order) → ``assembly`` (arrays for
-the caller).
-``engine`` starts and stops it all; ``supervisor`` starts the processes and sees them end.
+``worker`` (rows are written into the ``ring``) → ``consumer``, ``stream`` (order) → ``assembly``
+(arrays for the caller).
+``engine`` carries the passes; ``parts`` starts and stops everything; ``supervisor`` starts the
+processes and sees them end.
 """
 
 from typing import TYPE_CHECKING

@@ -23,99 +23,11 @@ from .processes import THREAD_NAME, Wakeup
 from .protocol import Failure, Item, Record, Results, Status, WorkersUp, unpack
 from .ring import BufferRing
 from .sockets import open_socket
+from .stream import CLOSED, EMPTY, END, NUDGE, Stream
 
-__all__ = ["EMPTY", "END", "Consumer", "Stream"]
+__all__ = ["Consumer"]
 
 logger = logging.getLogger(__name__)
-
-
-class _Mark:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-END = _Mark("END")  # no more mini-batches in this pass
-EMPTY = _Mark("EMPTY")  # a mini-batch of which all samples were skipped
-_CLOSED = _Mark("CLOSED")
-_NUDGE = _Mark("NUDGE")  # look again: something changed
-
-
-class Stream:
-    """Mini-batches of one pass, put in order.
-
-    Parameters
-    ----------
-    in_order : bool
-        Deliver by number; False: as they are finished.
-    """
-
-    def __init__(self, in_order: bool = True) -> None:
-        self._in_order = in_order
-        self._lock = threading.Lock()
-        self._early: dict[int, RawBatch] = {}
-        self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._next = 0  # number of the next mini-batch to deliver
-        self._total: int | None = None
-        self._error: BaseException | None = None
-        self.received = 0
-
-    @property
-    def ready(self) -> int:
-        """Mini-batches that wait for the caller."""
-        return self._ready.qsize()
-
-    @property
-    def awaited(self) -> int:
-        """Number of the mini-batch that is delivered next; -1: any."""
-        return self._next if self._in_order else -1
-
-    def add(self, number: int, batch: RawBatch) -> None:
-        """A mini-batch is finished."""
-        with self._lock:
-            self.received += 1
-            if self._in_order:
-                self._early[number] = batch
-                while (batch_in_turn := self._early.pop(self._next, None)) is not None:
-                    self._ready.put(batch_in_turn)
-                    self._next += 1
-            else:
-                self._ready.put(batch)
-                self._next += 1
-            self._end_if_complete()
-
-    def end(self, total: int, error: BaseException | None = None) -> None:
-        """There are `total` mini-batches; then `error` is raised, or the pass ends."""
-        with self._lock:
-            self._total, self._error = total, error
-            self._end_if_complete()
-
-    def _end_if_complete(self) -> None:
-        if self._next == self._total:
-            self._ready.put(END if self._error is None else self._error)
-
-    def put(self, mark: Any) -> None:
-        """Put a mark or an exception behind what is ready."""
-        self._ready.put(mark)
-
-    def get(self, timeout: float | None) -> Any:
-        """Next mini-batch, mark or exception; raises queue.Empty after `timeout` seconds."""
-        return self._ready.get(timeout=timeout)
-
-    def drain(self) -> list[RawBatch]:
-        """Take out everything that was not delivered."""
-        with self._lock:
-            left = list(self._early.values())
-            self._early.clear()
-        while True:
-            try:
-                item = self._ready.get_nowait()
-            except queue.Empty:
-                return left
-            if isinstance(item, RawBatch):
-                left.append(item)
 
 
 class Consumer:
@@ -209,7 +121,7 @@ class Consumer:
         for batch in stream.drain():
             if self._ring is not None:
                 self._ring.give_back(batch.slot)
-        stream.put(_CLOSED)  # for whoever waits in another thread
+        stream.put(CLOSED)  # for whoever waits in another thread
 
     # -- the receiving thread ------------------------------------------------------------
 
@@ -238,7 +150,7 @@ class Consumer:
         self._context.destroy(linger=0)
         self._wakeup.close()
         for stream in list(self._streams.values()):
-            stream.put(_CLOSED)
+            stream.put(CLOSED)
 
     def __del__(self) -> None:
         if not getattr(self, "_stopping", True) and os.getpid() == self._owner:
@@ -299,7 +211,7 @@ class Consumer:
         """All workers are ready: from now on waiting counts."""
         self.up_since = time.perf_counter()
         for stream in list(self._streams.values()):
-            stream.put(_NUDGE)
+            stream.put(NUDGE)
 
     def fail(self, error: BaseException) -> None:
         """End every pass with `error`, behind the mini-batches that are ready."""
@@ -346,13 +258,13 @@ class Consumer:
                 item = stream.get(timeout if self.up_since is not None else None)
             except queue.Empty:
                 raise LoaderTimeout(timeout or 0.0) from None
-            if item is _NUDGE:
+            if item is NUDGE:
                 continue
             if self._stopping:  # what is still there belongs to a ring that is gone
-                item = _CLOSED
-            if item is _CLOSED or isinstance(item, BaseException) or item is END:
+                item = CLOSED
+            if item is CLOSED or isinstance(item, BaseException) or item is END:
                 stream.put(item)  # whoever asks again gets the same answer
-            if item is _CLOSED:
+            if item is CLOSED:
                 return None
             if isinstance(item, BaseException):
                 self.raised = item

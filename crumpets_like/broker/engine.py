@@ -1,4 +1,4 @@
-"""Everything that runs behind a loader, started and stopped as one.
+"""What runs behind a loader: passes over the data, several at once.
 
 :class:`Engine` drives worker processes or threads; :class:`LocalEngine` in ``local.py`` does the
 same in the caller's thread. Both carry several passes at once.
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from ..epochs import EpochPlan
 from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
-from .consumer import EMPTY, END
 from .options import EngineOptions
 from .parts import Parts
 from .producer import Pass
+from .stream import EMPTY, END
 
 __all__ = ["Engine", "EngineFacts"]
 

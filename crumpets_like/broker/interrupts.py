@@ -6,9 +6,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 __all__ = ["interrupts_deferred"]
 
@@ -28,11 +27,9 @@ def interrupts_deferred() -> Iterator[None]:
     unwinding = isinstance(sys.exc_info()[1], KeyboardInterrupt)
     owner = os.getpid()
     came: list[int] = []
-    handlers: dict[int, Callable[..., Any]] = {}
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        if callable(handler):  # else the default action, none, or one that is not in Python
-            handlers[number] = handler
+    actions = {int(number): signal.getsignal(number) for number in signal.valid_signals()}
+    # The others are the default action, none, or a handler that is not in Python.
+    handlers = {number: action for number, action in actions.items() if callable(action)}
     try:
         for number in handlers:
             signal.signal(number, lambda received, frame: came.append(received))

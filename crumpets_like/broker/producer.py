@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from ..arguments import check_count
 from ..epochs import EpochPlan
-from .consumer import Stream
 from .pickling import dump_object
 from .processes import THREAD_NAME
 from .protocol import BatchHead, Cancel, Kind, Stop, Submit, Waiting, pack
 from .ring import BufferRing
 from .sockets import open_socket
+from .stream import Stream
 
 __all__ = ["Pass", "Producer"]
 

@@ -15,7 +15,7 @@ from crumpets_like import LoaderClosed, LoaderError, LoaderTimeout
 from crumpets_like.broker import consumer as consumer_module
 from crumpets_like.broker.assembly import RawBatch
 from crumpets_like.broker.buffers import BufferSpec, SlotLayout
-from crumpets_like.broker.consumer import EMPTY, END, Consumer, Stream
+from crumpets_like.broker.consumer import Consumer
 from crumpets_like.broker.encoding import encode
 from crumpets_like.broker.failures import describe_failure, pack_errors
 from crumpets_like.broker.protocol import (
@@ -29,6 +29,7 @@ from crumpets_like.broker.protocol import (
 )
 from crumpets_like.broker.ring import BufferRing
 from crumpets_like.broker.segment import NO_SLOT
+from crumpets_like.broker.stream import EMPTY, END
 from crumpets_like.errors import WorkerTraceback
 from tests.support.loading import wait_until
 from tests.support.sockets import GARBAGE, Peers, addresses
@@ -462,57 +463,3 @@ class TestLife:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         send_values(peer, 0)
         assert consumer.retrieve() == {"n": [0]}
-
-
-BATCHES = [RawBatch(number, 1, 0, [], []) for number in range(4)]
-
-
-class TestStream:
-    def get_all(self, stream, count):
-        return [stream.get(0) for _ in range(count)]
-
-    @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 0, 3, 2)])
-    def test_in_order(self, order):
-        stream = Stream()
-        for number in order:
-            stream.add(number, BATCHES[number])
-        stream.end(4)
-        assert self.get_all(stream, 5) == [*BATCHES, END]
-        assert stream.ready == 0
-
-    def test_as_they_come(self):
-        stream = Stream(in_order=False)
-        stream.end(4)
-        for number in (2, 0, 3, 1):
-            stream.add(number, BATCHES[number])
-        assert self.get_all(stream, 5) == [*(BATCHES[n] for n in (2, 0, 3, 1)), END]
-
-    def test_an_error_comes_behind_what_was_requested(self):
-        stream, error = Stream(), ValueError()
-        stream.add(1, BATCHES[1])
-        stream.end(2, error)
-        assert stream.ready == 0
-        stream.add(0, BATCHES[0])
-        assert self.get_all(stream, 3) == [*BATCHES[:2], error]
-
-    def test_the_one_that_is_awaited(self):
-        stream = Stream()
-        assert stream.awaited == 0
-        stream.add(1, BATCHES[1])
-        assert stream.awaited == 0
-        stream.add(0, BATCHES[0])
-        assert stream.awaited == 2
-        assert Stream(in_order=False).awaited == -1
-
-    def test_an_empty_pass(self):
-        stream = Stream()
-        stream.end(0)
-        assert stream.get(0) is END
-
-    def test_drain_takes_ready_and_early_ones(self):
-        stream = Stream()
-        for number in (0, 2, 3):
-            stream.add(number, BATCHES[number])
-        assert sorted(batch.slot for batch in stream.drain()) == [0, 2, 3]
-        assert stream.drain() == []
-        assert stream.received == 3

@@ -8,10 +8,10 @@ import zmq
 from crumpets_like.broker import Producer
 from crumpets_like.broker.assembly import RawBatch
 from crumpets_like.broker.buffers import BufferSpec, SlotLayout
-from crumpets_like.broker.consumer import END, Stream
 from crumpets_like.broker.producer import Pass
 from crumpets_like.broker.protocol import Cancel, Kind, Stop, Waiting
 from crumpets_like.broker.ring import BufferRing
+from crumpets_like.broker.stream import END, Stream
 from tests.support.loading import wait_until
 from tests.support.planning import Unsized, planner
 from tests.support.sockets import Peers, addresses

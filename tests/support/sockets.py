@@ -22,7 +22,7 @@ from crumpets_like.broker.protocol import (
     unpack,
 )
 
-__all__ = ["GARBAGE", "Peers", "addresses", "in_thread"]
+__all__ = ["GARBAGE", "Peer", "Peers", "addresses", "in_thread"]
 
 _TIMEOUT = 20_000  # milliseconds: a message that is late has got lost
 

@@ -1,0 +1,319 @@
+"""What the broker makes of workers that end, and of those that do not get on."""
+
+import select
+from contextlib import contextmanager
+
+import msgpack
+import numpy as np
+import pytest
+
+from crumpets_like import LoaderTimeout, WorkerDied
+from crumpets_like.broker.failures import rebuild_exception, unpack_errors
+from crumpets_like.broker.protocol import (
+    Done,
+    Kind,
+    Outcome,
+    Part,
+    Segment,
+    Status,
+    Waiting,
+)
+from crumpets_like.broker.segment import NO_SLOT
+from crumpets_like.errors import Whereabouts
+from tests.support.loading import wait_until
+from tests.support.server import SLOW, running
+
+
+class TestDeaths:
+    def test_a_sample_that_ends_two_workers_is_the_culprit(self):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(4, 1)
+            worker = bench.workers[0]
+            for attempt in range(2):
+                chunk, _ = bench.receive_until(worker, 2)
+                first, size = [(0, 4), (2, 1)][attempt]  # the second time one by one
+                assert chunk.parts == [Part(NO_SLOT, 4, first, size, first)]
+                bench.ended(0, position=2)
+                assert bench.restart_requested() == 0
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            message, (frame,) = bench.results.receive()
+            assert message.items[0].status == Status.FAILED
+            died = rebuild_exception(frame)
+            assert isinstance(died, WorkerDied)
+            assert (died.worker_id, died.pid, died.index) == (0, 1001, 102)
+            assert died.signal_name == "SIGKILL"
+            assert "ended 2 workers" in str(died)
+            assert bench.status.position(0) == -1
+            chunk, _ = bench.work(worker)
+            assert chunk.parts == [Part(NO_SLOT, 1, 0, 1, 4)]
+            message, _ = bench.results.receive()
+            assert message.items[0].status == Status.DONE
+
+    def test_among_several_mini_batches_it_is_the_one_with_the_sample(self):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(1, pass_id=9)
+            bench.work(bench.workers[0], seconds=1e-6)
+            bench.results.receive()
+            bench.submit(*[1] * 8)
+            assert len(bench.workers[0].receive()[0].parts) == 4
+            bench.ended(0, position=3)
+            bench.restart_requested()
+            worker = bench.start_worker(0, name=b"second")
+            for number in range(2):  # rows of the dead are given again piece by piece
+                bench.work(worker, seconds=1e-6)
+                message, _ = bench.results.receive()
+                assert message.items[0].number == number
+            parts = [worker.receive()[0].parts for _ in range(2)]
+            assert [part[0].position for part in parts] == [2, 3]
+            bench.ended(0, position=3)  # its last answer has got lost with it
+            message, _ = bench.results.receive()
+            assert [(item.number, item.status) for item in message.items] == [(3, Status.FAILED)]
+            bench.restart_requested()
+            worker, done = bench.start_worker(0, name=b"third"), []
+            while len(done) < 5:
+                chunk, _ = worker.receive()
+                outcomes = [Outcome(0, 0, 0, 0)] * len(chunk.parts)
+                worker.send(Done(chunk.chunk_id, 1e-6, outcomes))
+                done += [item.number for item in bench.results.receive()[0].items]
+            assert sorted(done) == [2, 4, 5, 6, 7]
+
+    def test_others_may_still_write_to_the_mini_batch_that_fails(self):
+        with running(nworkers=2, restarts=9) as bench:
+            bench.submit(2)
+            worker, other = bench.workers
+            for attempt in range(2):
+                worker.receive()
+                bench.ended(0, position=0)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            assert bench.results.silent()
+            bench.work(other)
+            message, _ = bench.results.receive()
+            assert message.items[0].status == Status.FAILED
+
+    def test_different_samples_are_no_culprits(self):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(4)
+            worker = bench.workers[0]
+            for attempt in range(4):
+                bench.receive_until(worker, attempt)
+                bench.ended(0, position=attempt)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            chunk, _ = bench.receive_until(worker, 3)
+            worker.send(Done(chunk.chunk_id, SLOW, [Outcome(0, 1, 0, 0)]), b"result")
+            message, _ = bench.results.receive()
+            assert message.items[0].status == Status.DONE
+
+    def test_a_sample_without_an_index(self):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(2, kind=Kind.SAMPLES)
+            worker = bench.workers[0]
+            for attempt in range(2):
+                bench.receive_until(worker, 1)
+                bench.ended(0, position=1)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            message, (frame,) = bench.results.receive()
+            assert message.items[0].status == Status.FAILED
+            assert rebuild_exception(frame).index is None
+
+    def test_one_that_did_nothing_is_replaced(self):
+        with running(nworkers=1, restarts=1) as bench:
+            bench.ended(0)
+            assert bench.restart_requested() == 0
+            bench.submit(1)
+            bench.work(bench.start_worker(0, name=b"new"))
+            bench.results.receive()
+
+    @pytest.mark.parametrize(("position", "index"), [(-1, None), (0, 100)])
+    def test_the_last_restart_is_used_up(self, position, index):
+        with running(nworkers=1, restarts=0) as bench:
+            bench.submit(1)
+            bench.workers[0].receive()
+            bench.ended(0, position=position, code=3)
+            died = bench.died()
+            assert isinstance(died, WorkerDied)
+            assert (died.worker_id, died.exit_code, died.signal_name) == (0, 3, None)
+            assert died.index == index
+            assert "0 were, the limit of an epoch" in str(died)
+
+    def test_exits_may_come_in_pieces(self):
+        with running(nworkers=2, restarts=2) as bench:
+            data = msgpack.packb([0, 1000, -9, ""]) + msgpack.packb([1, 1001, -9, ""])
+            for byte in data:
+                bench.supervisor.sendall(bytes([byte]))
+            requests = msgpack.Unpacker()
+            got = []
+            while len(got) < 2:
+                requests.feed(bench.supervisor.recv(100))
+                got += requests
+            assert got == [["start", 0], ["start", 1]]
+
+    def test_each_pass_has_its_own_restarts(self):
+        with running(nworkers=1, restarts=1) as bench:
+            worker = bench.workers[0]
+            for pass_id in (1, 2):
+                bench.submit(1, pass_id=pass_id)
+                worker.receive()
+                bench.ended(0)
+                assert bench.restart_requested() == 0
+                worker = bench.start_worker(0, name=b"pass %d" % pass_id)
+                bench.work(worker)
+                bench.results.receive()
+            bench.submit(1, pass_id=1)  # more of a pass is no new one
+            worker.receive()
+            bench.ended(0)
+            assert "1 were, the limit of an epoch" in str(bench.died())
+
+    def test_the_stack_is_in_the_error(self):
+        with running(nworkers=1, restarts=0) as bench:
+            bench.submit(1)
+            bench.workers[0].receive()
+            bench.ended(0, position=0, code=-11, stack="File mine\n")
+            died = bench.died()
+            assert (died.stack, died.epoch, died.batch) == ("File mine\n", 0, 0)
+            assert "The worker's stack:\nFile mine" in str(died)
+
+    def test_without_the_sample(self):
+        """It is left to `on_error` of the worker that gets the rows next."""
+        with running(nworkers=1, restarts=9, on_error_raises=False) as bench:
+            bench.submit(4, epoch=3)
+            worker = bench.workers[0]
+            for attempt in range(2):
+                bench.receive_until(worker, 2)
+                bench.ended(0, position=2)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            chunk, (index, lost) = bench.receive_until(worker, 2)
+            assert chunk[1:] == (3, Kind.INDICES, 1, [Part(NO_SLOT, 4, 2, 1, 2)])
+            assert np.frombuffer(index, np.int64).tolist() == [102]
+            ((position, described),) = unpack_errors(lost)
+            died = rebuild_exception(described)
+            assert isinstance(died, WorkerDied)
+            assert (position, died.index, died.epoch, died.batch) == (2, 102, 3, 0)
+            worker.send(Done(chunk.chunk_id, SLOW, [Outcome(0, 1, 102, 1)]), b"skipped")
+            message, frames = bench.results.receive()
+            assert message.items[0].segments[2] == Segment(2, 1, 1, 102, 1)
+            assert frames == [b"result", b"result", b"skipped", b"result"]
+
+    def test_whole_mini_batches_stay_whole(self):
+        with running(nworkers=1, restarts=9, on_error_raises=False, splittable=False) as bench:
+            bench.submit(4)
+            worker = bench.workers[0]
+            for attempt, position in enumerate((2, 2, 0, 0)):
+                worker.receive()
+                bench.ended(0, position=position)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            chunk, (_, lost) = worker.receive()
+            assert chunk.parts == [Part(NO_SLOT, 4, 0, 4, 0)]
+            assert sorted(position for position, _ in unpack_errors(lost)) == [0, 2]
+
+
+class TestCallerWaits:
+    """A worker that has not got on since half of the caller's timeout is ended."""
+
+    @contextmanager
+    def stuck(self, *positions, rows=(1,), **options):
+        """Workers that have a sample each, and are at some position."""
+        with running(nworkers=len(positions), restarts=9, **options) as bench:
+            bench.submit(*rows)
+            for worker_id, position in enumerate(positions):
+                if position >= 0:
+                    bench.workers[worker_id].receive()
+                bench.status.set_position(worker_id, position)
+            yield bench
+
+    def wait(self, bench, *overdue, pass_id=1, number=0, seconds=8.0):
+        for value in overdue:
+            seen = bench.broker._positions
+            bench.producer.send(Waiting(pass_id, number, value, seconds))
+            assert wait_until(lambda seen=seen: bench.broker._positions is not seen)
+
+    def nobody_is_ended(self, bench):
+        return not select.select([bench.supervisor], [], [], 0.05)[0]
+
+    def test_it_is_told_to_end_once(self):
+        with self.stuck(0) as bench:
+            self.wait(bench, 0)
+            assert self.nobody_is_ended(bench)
+            self.wait(bench, 1)
+            assert bench.requested() == ["end", 0]
+            self.wait(bench, 0, 1, 1)
+            assert self.nobody_is_ended(bench)
+
+    @pytest.mark.parametrize("overdue", [(0, 0), (1,)])
+    def test_not_before_both_halves_are_over(self, overdue):
+        with self.stuck(0) as bench:
+            self.wait(bench, *overdue)
+            assert self.nobody_is_ended(bench)
+
+    def test_not_one_that_has_got_on(self):
+        with self.stuck(0, rows=(2,)) as bench:
+            self.wait(bench, 0)
+            bench.status.set_position(0, 1)
+            self.wait(bench, 1)
+            assert self.nobody_is_ended(bench)
+
+    def test_not_one_that_does_nothing(self):
+        with self.stuck(-1) as bench:
+            self.wait(bench, 0, 1)
+            assert self.nobody_is_ended(bench)
+
+    @pytest.mark.parametrize(
+        ("number", "pass_id", "workers"), [(0, 1, [0]), (1, 1, [1]), (-1, 1, [0]), (0, 2, [])]
+    )
+    def test_only_those_that_are_on_the_mini_batch(self, number, pass_id, workers):
+        with self.stuck(0, 1, rows=(1, 1)) as bench:
+            self.wait(bench, 0, 1, number=number, pass_id=pass_id)
+            for worker in workers:
+                assert bench.requested() == ["end", worker]
+            assert self.nobody_is_ended(bench)
+
+    def test_the_error_names_everything(self):
+        with self.stuck(2, rows=(4,)) as bench:
+            self.wait(bench, 0, 1, seconds=8.0)
+            assert bench.requested() == ["end", 0]
+            bench.ended(0, position=2, stack="File mine")
+            message, (frame,) = bench.results.receive()
+            assert message.items[0].status == Status.FAILED
+            error = rebuild_exception(frame)
+            assert isinstance(error, LoaderTimeout)
+            assert (error.seconds, error.stack) == (8.0, "File mine")
+            assert error.where == Whereabouts(0, 1000, index=102, epoch=0, batch=0)
+            assert bench.restart_requested() == 0
+
+    def test_or_it_is_left_to_on_error(self):
+        with self.stuck(2, rows=(4,), on_error_raises=False) as bench:
+            self.wait(bench, 0, 1)
+            assert bench.requested() == ["end", 0]
+            bench.ended(0, position=2)
+            assert bench.restart_requested() == 0
+            chunk, (_, lost) = bench.start_worker(0, name=b"new").receive()
+            assert chunk.lost == 1
+            ((position, error),) = unpack_errors(lost)
+            assert position == 2
+            assert isinstance(rebuild_exception(error), LoaderTimeout)
+
+    def test_its_successor_begins_anew(self):
+        with self.stuck(0, rows=(1, 1)) as bench:
+            self.wait(bench, 0, 1)
+            bench.requested()
+            bench.ended(0, position=0)
+            bench.restart_requested()
+            bench.results.receive()
+            bench.start_worker(0, name=b"new").receive()
+            bench.status.set_position(0, 1)
+            self.wait(bench, 0, 1, number=1)
+            assert bench.requested() == ["end", 0]
+
+    def test_one_that_ended_between_two_samples_is_just_replaced(self):
+        with self.stuck(0) as bench:
+            self.wait(bench, 0, 1)
+            bench.requested()
+            bench.ended(0, position=-1)
+            assert bench.restart_requested() == 0
+            bench.work(bench.start_worker(0, name=b"new"))
+            message, _ = bench.results.receive()
+            assert message.items[0].status == Status.DONE
