@@ -1,7 +1,6 @@
 """Builds and installs crumpets-like.
 
-Two folders of the checkout are installed under other names: ``workers/`` as
-``crumpets_like.workers`` and ``benchmarks/`` as ``crumpets_like.benchmarks``.
+``workers/`` and ``benchmarks/`` are packages inside of ``crumpets_like``, by symbolic links there.
 """
 
 import re
@@ -10,7 +9,6 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
-MAPPED = {"crumpets_like.workers": "workers", "crumpets_like.benchmarks": "benchmarks"}
 
 TORCH = ["torch>=2.4"]
 IMAGE = ["opencv-python-headless", "simplejpeg", "Pillow"]
@@ -24,15 +22,6 @@ def read_version() -> str:
     if found is None:
         raise RuntimeError('crumpets_like/__init__.py has no line __version__ = "..."')
     return found.group(1)
-
-
-def read_packages() -> list[str]:
-    """The packages of ``crumpets_like/`` and of the folders that are installed inside it."""
-    packages = find_packages(str(ROOT), include=["crumpets_like", "crumpets_like.*"])
-    for name, folder in MAPPED.items():
-        packages.append(name)
-        packages.extend(f"{name}.{inner}" for inner in find_packages(str(ROOT / folder)))
-    return packages
 
 
 setup(
@@ -57,8 +46,8 @@ setup(
         "Typing :: Typed",
     ],
     python_requires=">=3.11",
-    packages=read_packages(),
-    package_dir=MAPPED,
+    packages=find_packages(str(ROOT), include=["crumpets_like", "crumpets_like.*"]),
+    package_dir={"": "."},  # an editable install is one folder in the module search path then
     package_data={"crumpets_like": ["py.typed"]},
     install_requires=["pyzmq", "numpy", "msgpack", "msgpack-numpy", "cloudpickle", "psutil"],
     extras_require={
