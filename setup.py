@@ -3,10 +3,12 @@
 ``workers/`` and ``benchmarks/`` are packages inside of ``crumpets_like``, by symbolic links there.
 """
 
+import compileall
 import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 
@@ -24,7 +26,22 @@ def read_version() -> str:
     return found.group(1)
 
 
+class CompiledEditableWheel(editable_wheel):
+    """pip compiles what it installs, but not what stays where it is.
+
+    Where Python may not write byte code (PYTHONDONTWRITEBYTECODE), every process would have to
+    compile the package anew at its start.
+    """
+
+    def run(self) -> None:
+        """Install, and compile."""
+        super().run()
+        for folder in ("crumpets_like", "workers", "benchmarks"):
+            compileall.compile_dir(ROOT / folder, quiet=2)
+
+
 setup(
+    cmdclass={"editable_wheel": CompiledEditableWheel},
     name="crumpets-like",
     version=read_version(),
     description="A parallel data loader: worker processes write straight into shared mini-batches",

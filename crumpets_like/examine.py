@@ -18,7 +18,7 @@ from typing import Any
 from . import __version__, doctor
 from .broker.addresses import PATH_LIMIT, abandoned, socket_paths
 from .broker.launch import interpreter_command
-from .broker.memory import address_space_left, cgroup_headrooms
+from .broker.limits import address_space_left, cgroup_headrooms
 from .broker.options import START_METHODS
 from .broker.worker import Worker
 

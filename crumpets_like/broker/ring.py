@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .buffers import SlotLayout
-from .memory import address_space_left, anonymous_file, available_memory, hide_from_dumps
+from .limits import address_space_left, available_memory
+from .memory import anonymous_file, hide_from_dumps
 from .segment import NO_SLOT, RingGeometry, StatusPage
 
 __all__ = ["FREE_FORM_STRIDE", "BufferRing"]

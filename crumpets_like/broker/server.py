@@ -353,7 +353,7 @@ def broker_process(settings: Settings, supervisor_pid: int, channel: socket.sock
         )
         channel.sendall(msgpack.packb(True))  # bound: workers may connect
         status = StatusPage(memory, max(1, settings.nworkers))
-        with forwarded_records(broker.control, -1, settings):
+        with forwarded_records(lambda: broker.control, -1, settings):
             broker.run([trainer, death_descriptor(supervisor_pid)], channel, status)
     finally:
         remove_directory(settings.uid)

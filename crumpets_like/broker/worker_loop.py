@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import importlib
 import logging
 import mmap
@@ -161,15 +162,21 @@ def worker_process(
 def _serve_process(
     settings: Settings, worker_id: int, needed: list[int], context: zmq.Context[Any]
 ) -> None:
-    with context.socket(zmq.PUSH) as control:
-        control.linger = _LINGER
-        control.connect(settings.control_address)
+    with contextlib.ExitStack() as opened:
+
+        @functools.cache
+        def control() -> zmq.Socket[bytes]:  # most workers need none
+            socket: zmq.Socket[bytes] = opened.enter_context(context.socket(zmq.PUSH))
+            socket.linger = _LINGER
+            socket.connect(settings.control_address)
+            return socket
+
         with forwarded_records(control, worker_id, settings):
             try:
                 runner = _make_runner(settings, worker_id)
             except BaseException as error:  # noqa: BLE001  reported, then this worker ends
                 error.add_note("While the template and the dataset were unpickled.")
-                control.send_multipart(
+                control().send_multipart(
                     [pack(Failure(worker_id), settings.token), describe_failure(error)]
                 )
                 return
