@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
 import pytest
 
 from tests.support import faults
 from tests.support.matrix import PROCESSES, start_methods
-from tests.support.scenario import Running, run_scenario
+from tests.support.scenario import run_scenario
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
 
@@ -33,6 +32,11 @@ def test_one_death_changes_nothing(start_method: str) -> None:
 @pytest.mark.parametrize("when", ["idle", "working", "together"])
 def test_workers_are_killed_from_outside(start_method: str, when: str) -> None:
     run_scenario(faults.killed_from_outside, start_method, when, 8, 320, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_a_worker_is_killed_while_it_writes(start_method: str) -> None:
+    run_scenario(faults.killed_while_writing, start_method, timeout=60).check()
 
 
 def test_a_hundred_kills_in_one_epoch() -> None:
@@ -64,11 +68,5 @@ def test_stopped_workers() -> None:
     run_scenario(faults.stopped_workers, timeout=30).check()
 
 
-def _kill(running: Running) -> None:
-    running.wait_for("running")
-    running.signal(signal.SIGKILL)
-
-
 def test_the_training_process_is_killed() -> None:
-    result = run_scenario(faults.endless, timeout=60, grace=2.0, interact=_kill)
-    result.check(returncode=-signal.SIGKILL)
+    run_scenario(faults.killed_trainers, 10, timeout=100).check()

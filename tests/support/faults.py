@@ -6,7 +6,10 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +21,16 @@ import pytest
 from numpy.typing import NDArray
 
 from crumpets_like import BufferWorker, LoaderError, LoaderTimeout, TurboDataLoader, WorkerDied
-from tests.support.processes import named
+from tests.support.loading import wait_until
+from tests.support.processes import MARK, named
 
 __all__ = [
     "deadly_sample",
     "endless",
     "helper_killed",
     "killed_from_outside",
+    "killed_trainers",
+    "killed_while_writing",
     "no_more_restarts",
     "one_death",
     "sleeps_for_ever",
@@ -231,6 +237,77 @@ def stopped_workers() -> None:
             process.send_signal(signal.SIGSTOP)
         leaving = time.monotonic()
     assert time.monotonic() - leaving < 2, time.monotonic() - leaving
+
+
+class HalfWritten(BufferWorker):
+    """Waits to be killed in the middle of writing sample 17, but only once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_buffer("x", ((1000,), np.int64))
+
+    def prepare(
+        self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
+    ) -> None:
+        buffers["x"][:500] = -1 - sample
+        if sample == 17 and not Path("killed").exists():
+            Path("writes").write_text(str(os.getpid()))
+            _for_ever()
+        buffers["x"][...] = sample
+        batch["name"].append(f"sample {sample}")
+
+
+def _kill_the_writer() -> None:
+    while not (text := _read("writes")):
+        time.sleep(0.002)
+    Path("killed").touch()
+    os.kill(int(text), signal.SIGKILL)
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text() if Path(path).exists() else ""
+
+
+def killed_while_writing(start_method: str) -> None:
+    """A row that a killed worker has begun is written anew, and nothing of it shows before."""
+    killer = threading.Thread(target=_kill_the_writer)
+    killer.start()
+    with TurboDataLoader(range(64), 8, HalfWritten(), 4, start_method=start_method) as loader:
+        for iteration, (mini_batch,) in loader:
+            expected = list(range(8 * iteration, 8 * iteration + 8))
+            assert (mini_batch["x"] == np.array(expected)[:, None]).all(), mini_batch["x"]
+            assert mini_batch["name"] == [f"sample {index}" for index in expected]
+    killer.join()
+    Path("writes").unlink()
+    Path("killed").unlink()
+
+
+def _orphans() -> list[psutil.Process]:
+    """Processes of loaders that stem from this one, which may have been between."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith("crumpets-"):
+                found += [process] if process.environ().get(MARK) == os.environ[MARK] else []
+    return found
+
+
+def killed_trainers(times: int) -> None:
+    """The training process is killed, with three loaders: nothing is left, the next one works."""
+    rng = random.Random(4)
+    before = set(os.listdir(tempfile.gettempdir()))
+    for _ in range(times):
+        command = [sys.executable, "-c", "from tests.support.faults import endless; endless()"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as trainer:
+            assert trainer.stdout is not None
+            assert trainer.stdout.readline() == b"running\n"
+            time.sleep(0.2 * rng.random())
+            trainer.kill()
+        assert wait_until(lambda: not _orphans(), 2.0), _orphans()
+        assert set(os.listdir(tempfile.gettempdir())) == before
+    with TurboDataLoader(range(16), 8, Slow(), 2) as loader:
+        assert len(list(loader)) == 2
 
 
 def endless() -> None:
