@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import deque
 from typing import Any, NamedTuple
 
 from ..epochs import EpochPlan
@@ -66,6 +67,7 @@ class Engine:
         self._pace = 0.0  # that the window is made for
         self._parts = Parts()
         self._passes = self._parts.passes
+        self._abandoned: deque[Pass] = deque()
         self._finalizer = weakref.finalize(self, self._parts.stop)
         try:
             self._parts.start(options)
@@ -75,16 +77,25 @@ class Engine:
 
     # -- passes --------------------------------------------------------------------------
 
-    def open(self, plan: EpochPlan, after: Pass | None = None) -> Pass:
+    def open(self, plan: EpochPlan, after: Pass | None = None, window: int | None = None) -> Pass:
         """Begin a pass; its first mini-batches are requested at once as far as the window allows.
 
-        With `after` it is requested behind another pass, in what that leaves of the window.
+        Parameters
+        ----------
+        plan : EpochPlan
+            Its batches.
+        after : Pass, optional
+            A pass behind which it is requested, in what that leaves of the window.
+        window : int, optional
+            Mini-batches to request ahead beside other passes. Default: the engine's window, which
+            serves one pass after the other.
         """
         self._check_open()
         producer = self._parts.producer
         pass_id = producer.new_id()
         stream = self._parts.consumer.open(pass_id, self._options.in_order)
-        this = self._passes[pass_id] = Pass(pass_id, plan, stream)
+        own = producer.window if window is None else producer.open_window(window)
+        this = self._passes[pass_id] = Pass(pass_id, plan, stream, own)
         producer.open(this)
         if after is not None:
             after.successor = this
@@ -96,8 +107,8 @@ class Engine:
         producer, pace = self._parts.producer, self._parts.consumer.seconds_per_sample
         if self._options.adaptive and pace != self._pace:
             self._pace = pace
-            producer.window = self._window(pace * self._options.mini_batch_size)
-        producer.refill()
+            producer.window.size = self._window(pace * self._options.mini_batch_size)
+        producer.refill(this)
         producer.fill(this)
 
     def _window(self, seconds: float) -> int:
@@ -123,8 +134,8 @@ class Engine:
         consumer, producer = self._parts.consumer, self._parts.producer
         while True:
             self.request(this)
-            if producer.granted == 0 and not this.exhausted:
-                self._wait_for_slot()
+            if this.window.granted == 0 and not this.exhausted:
+                self._wait_for_slot(this)
                 continue
             before = consumer.skipped
             mini_batch = self._retrieve(this)
@@ -162,11 +173,11 @@ class Engine:
         """Whether an error was raised where everything was in order, not by a signal handler."""
         return isinstance(error, LoaderError) or error is self._parts.consumer.raised
 
-    def _wait_for_slot(self) -> None:
+    def _wait_for_slot(self, this: Pass) -> None:
         ring, consumer = self._parts.ring, self._parts.consumer
         slot = ring.take_or_collect()
         if slot is not None:
-            self._parts.producer.grant(slot)
+            self._parts.producer.grant(this, slot)
         elif ring.held + self._parts.producer.granted >= ring.limit:
             raise BufferExhausted(ring.held, ring.limit)
         elif consumer.failure is not None:
@@ -178,8 +189,15 @@ class Engine:
     def close_pass(self, this: Pass) -> None:
         """Drop what is left of a pass."""
         if self._passes.pop(this.id, None) is not None and not self._stopped:
-            self._parts.producer.cancel(this)
+            producer = self._parts.producer
+            producer.cancel(this)
             self._parts.consumer.close(this.id)
+            if this.window is not producer.window:
+                producer.close_window(this.window)
+
+    def abandon(self, this: Pass) -> None:
+        """Drop what is left of a pass, later: for finalizers, which run anywhere."""
+        self._abandoned.append(this)
 
     # -- state ---------------------------------------------------------------------------
 
@@ -210,6 +228,13 @@ class Engine:
         if os.getpid() != self._owner:
             what = f"The loader belongs to process {self._owner}, of which this one was forked: "
             raise LoaderClosed(what + "make one of its own here.")
+        while self._abandoned:
+            self.close_pass(self._abandoned.popleft())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopped
 
     def stop(self) -> None:
         """End everything; mini-batches that the caller holds stay valid."""

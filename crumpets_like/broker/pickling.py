@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+from collections import ChainMap
 from typing import Any
+
+from .tensors import reducers
 
 __all__ = ["dump_object", "load_object"]
 
 
 def dump_object(obj: Any, callback: Any = None) -> bytes:
-    """Pickle; by cloudpickle where plain pickle cannot (local classes and functions)."""
+    """Pickle; by cloudpickle where plain pickle cannot (local classes and functions).
+
+    With `callback` for large buffers (as in :mod:`pickle`), tensors are arrays in them.
+    """
+    table = reducers() if callback is not None else {}
     try:
-        return pickle.dumps(obj, protocol=5, buffer_callback=callback)
+        if not table:
+            return pickle.dumps(obj, protocol=5, buffer_callback=callback)
+        return _dump(pickle.Pickler, obj, callback, table)
     except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
         import cloudpickle
 
-        return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]
+        table = ChainMap(*getattr(table, "maps", ()), cloudpickle.Pickler.dispatch_table)
+        return _dump(cloudpickle.Pickler, obj, callback, table)
+
+
+def _dump(kind: Any, obj: Any, callback: Any, table: Any) -> bytes:
+    file = io.BytesIO()
+    pickler = kind(file, protocol=5, buffer_callback=callback)
+    pickler.dispatch_table = table
+    pickler.dump(obj)
+    return file.getvalue()
 
 
 load_object = pickle.loads

@@ -25,10 +25,40 @@ from .ring import BufferRing
 from .sockets import open_socket
 from .stream import Stream
 
-__all__ = ["Pass", "Producer"]
+__all__ = ["Pass", "Producer", "Window"]
 
 _REFILL = 4  # something happens when this part of the window is free: few, not tiny messages
 _LINGER = 200  # milliseconds that last messages may take
+
+
+class Window:
+    """What one caller may have requested ahead; passes that follow each other share it.
+
+    Parameters
+    ----------
+    size : int
+        Mini-batches requested ahead.
+    eager : bool
+        Whether each mini-batch that is received is replaced at once. Else several are requested
+        in one message once a quarter of the window is free.
+
+    Attributes
+    ----------
+    granted : int
+        Slots in use for mini-batches that the caller has not received.
+    slots : deque of int
+        Those of them for which nothing was requested yet.
+    """
+
+    def __init__(self, size: int, eager: bool = False) -> None:
+        self.size = check_count("window", size)
+        self.granted = 0
+        self.slots: deque[int] = deque()
+        self._eager = eager
+
+    def worth_it(self, slots: int) -> bool:
+        """Whether so many slots are worth a message."""
+        return slots > 0 and (self._eager or slots * _REFILL >= self.size)
 
 
 class Pass:
@@ -36,6 +66,8 @@ class Pass:
 
     Attributes
     ----------
+    window : Window
+        Whose slots it takes.
     plan : EpochPlan
         The epoch's batches.
     stream : Stream
@@ -48,8 +80,9 @@ class Pass:
         What is requested once this pass is requested to its end.
     """
 
-    def __init__(self, pass_id: int, plan: EpochPlan, stream: Stream) -> None:
+    def __init__(self, pass_id: int, plan: EpochPlan, stream: Stream, window: Window) -> None:
         self.id = pass_id
+        self.window = window
         self.plan = plan
         self.stream = stream
         self.counts: deque[tuple[int, int]] = deque()
@@ -142,7 +175,7 @@ class Producer:
     mini_batch_size : int
         Most samples of a mini-batch.
     window : int
-        Mini-batches requested ahead.
+        Mini-batches requested ahead, where a pass has no window of its own.
     token : bytes
         The loader's secret.
 
@@ -165,23 +198,36 @@ class Producer:
         self._ring = ring
         self._token = token
         self._mini_batch_size = check_count("mini_batch_size", mini_batch_size)
-        self.window = check_count("window", window)
+        self.window = Window(window)
         self.seconds_reading = 0.0  # of samplers and iterables
-        self._slots: deque[int] = deque()
-        self._granted = 0  # slots of live passes: waiting here, under way, or ready
+        self._windows = [self.window]
         self._passes = 0
         self._changed = threading.Condition()  # guards slots and socket: two threads use them
         self._socket = open_socket(context, zmq.PUSH, "address", address, linger=_LINGER)
 
     @property
     def granted(self) -> int:
-        """Slots that are in use for mini-batches the caller has not received."""
-        return self._granted
+        """Slots that are in use for mini-batches that no caller has received."""
+        return sum(window.granted for window in self._windows)
 
     @property
     def waiting(self) -> int:
         """Slots for which nothing was requested yet."""
-        return len(self._slots)
+        return sum(len(window.slots) for window in self._windows)
+
+    def open_window(self, size: int) -> Window:
+        """A window of its own for a caller beside others: it replaces at once what it receives."""
+        window = Window(size, eager=True)
+        self._windows.append(window)
+        return window
+
+    def close_window(self, window: Window) -> None:
+        """Give back the slots of a window whose passes are cancelled."""
+        with self._changed:
+            self._windows.remove(window)
+            slots, window.slots = window.slots, deque()
+        for slot in slots:
+            self._ring.give_back(slot)
 
     def new_id(self) -> int:
         """A number for a new pass."""
@@ -196,30 +242,31 @@ class Producer:
             )
             new.thread.start()
 
-    def grant(self, slot: int) -> None:
+    def grant(self, this: Pass, slot: int) -> None:
         """Allow one more request, into `slot`."""
-        self._granted += 1
-        self._give([slot])
+        this.window.granted += 1
+        self._give(this.window, [slot])
 
-    def _give(self, slots: list[int]) -> None:
+    def _give(self, window: Window, slots: list[int]) -> None:
         with self._changed:
-            self._slots += slots
+            window.slots += slots
             self._changed.notify_all()
 
-    def refill(self) -> None:
+    def refill(self, this: Pass) -> None:
         """Allow requests up to the window, as far as there are slots; several at once."""
-        missing = self.window - self._granted
-        if missing * _REFILL < self.window and self._granted:
+        window = this.window
+        missing = window.size - window.granted
+        if window.granted and not window.worth_it(missing):
             return
         slots = list(islice(iter(self._ring.take, None), max(0, missing)))
         if slots:
-            self._granted += len(slots)
-            self._give(slots)
+            window.granted += len(slots)
+            self._give(window, slots)
 
     def retrieved(self, this: Pass) -> None:
         """The caller has received a mini-batch."""
         this.retrieved += 1
-        self._granted -= 1
+        this.window.granted -= 1
 
     def fill(self, this: Pass) -> None:
         """Request index mini-batches of a pass (then of its successor) into the waiting slots."""
@@ -227,8 +274,9 @@ class Producer:
             this = this.successor
         if this.exhausted or this.cancelled or this.thread is not None:
             return
-        waiting = len(self._slots)
-        if waiting == 0 or (waiting * _REFILL < self.window and waiting < self._granted):
+        window = this.window
+        waiting = len(window.slots)
+        if not waiting or (waiting < window.granted and not window.worth_it(waiting)):
             return
         heads: list[BatchHead] = []
         keys: list[Any] = []
@@ -239,7 +287,7 @@ class Producer:
                 if keys and type(cut) is not type(keys[0]):
                     self._send(this, heads, keys)
                     heads, keys = [], []
-                heads.append(this.next_mini_batch(self._slots.popleft()))
+                heads.append(this.next_mini_batch(window.slots.popleft()))
                 keys.append(cut)
         finally:  # Ctrl-C may end the reading: what has a number must be requested
             if heads:
@@ -273,15 +321,15 @@ class Producer:
                 this.fail(error)
                 more = False
             if not more or not self._request_samples(this, slot):
-                self._give([slot])
+                self._give(this.window, [slot])
                 return
 
     def _wait_for_slot(self, this: Pass) -> int | None:
         """A slot to read for; None once the pass is cancelled."""
         with self._changed:
-            while not self._slots and not this.cancelled:
+            while not this.window.slots and not this.cancelled:
                 self._changed.wait()
-            return None if this.cancelled else self._slots.popleft()
+            return None if this.cancelled else this.window.slots.popleft()
 
     def _request_samples(self, this: Pass, slot: int) -> bool:
         """Send the next mini-batch of samples; False if the pass has ended meanwhile."""
@@ -299,7 +347,7 @@ class Producer:
                 return
             this.cancelled = True
             under_way = this.requested - this.retrieved
-            self._granted -= under_way
+            this.window.granted -= under_way
             if under_way:
                 self._socket.send(pack(Cancel(this.id), self._token))
             self._changed.notify_all()

@@ -26,16 +26,16 @@ class Bench:
         self.passes = []
         self.producer = Producer(address, peers.context, ring, mini_batch_size, window)
 
-    def open(self, plan, **options):
+    def open(self, plan, window=None, **options):
         if not hasattr(plan, "epoch"):
             plan = planner(plan, 4, **options).open()
-        this = Pass(self.producer.new_id(), plan, Stream())
+        this = Pass(self.producer.new_id(), plan, Stream(), window or self.producer.window)
         self.producer.open(this)
         self.passes.append(this)
         return this
 
     def go_on(self, this):
-        self.producer.refill()
+        self.producer.refill(this)
         self.producer.fill(this)
 
     def received(self):
@@ -118,7 +118,7 @@ class TestIndices:
     def test_but_what_is_waited_for_is_sent_at_once(self, make):
         bench = make(window=8)
         this = bench.open(range(100))
-        bench.producer.grant(3)
+        bench.producer.grant(this, 3)
         bench.producer.fill(this)
         message, heads, _ = bench.received()
         assert heads == [(0, 2, 0)]
@@ -251,7 +251,7 @@ class TestSamples:
         bench = make(window=3)
         items = Unsized(range(20))
         this = bench.open(items)
-        bench.producer.refill()
+        bench.producer.refill(this)
         received = [bench.received() for _ in range(3)]
         assert all(message.kind == Kind.SAMPLES for message, _, _ in received)
         assert [heads for _, heads, _ in received] == [[(n, 2, 2 * n)] for n in range(3)]
@@ -263,8 +263,8 @@ class TestSamples:
 
     def test_each_is_sent_as_soon_as_it_is_read(self, make):
         bench, gate = make(), Gate(8)
-        bench.open(gate)
-        bench.producer.refill()
+        this = bench.open(gate)
+        bench.producer.refill(this)
         gate.give(4)
         assert bench.received()[2] == [{"item": 0}, {"item": 1}]
         gate.give(4)
@@ -273,7 +273,7 @@ class TestSamples:
     def test_the_end(self, make):
         bench = make(window=8)
         this = bench.open(Unsized(range(6)))
-        bench.producer.refill()
+        bench.producer.refill(this)
         assert this.join(10)
         assert this.exhausted
         assert this.stream._total == 3
@@ -286,7 +286,7 @@ class TestSamples:
 
         bench = make()
         this = bench.open(items())
-        bench.producer.refill()
+        bench.producer.refill(this)
         assert this.join(10)
         assert this.stream._total == 2
         assert isinstance(this.stream._error, LookupError)
@@ -299,14 +299,14 @@ class TestSamples:
 
         bench = make()
         this = bench.open(items())
-        bench.producer.refill()
+        bench.producer.refill(this)
         assert this.join(10)
         assert isinstance(this.stream._error, error)
 
     def test_samples_that_cannot_be_pickled(self, make):
         bench = make(window=8)
         this = bench.open(Unsized([1, 2, 3, 4, threading.Lock()]))
-        bench.producer.refill()
+        bench.producer.refill(this)
         assert this.join(10)
         assert this.stream._total == 2
         assert "A sample of the iterable could not be pickled" in this.stream._error.__notes__[0]
@@ -315,7 +315,7 @@ class TestSamples:
     def test_cancel_while_it_waits_for_a_slot(self, make):
         bench = make()
         this = bench.open(Unsized(range(100)))
-        bench.producer.refill()
+        bench.producer.refill(this)
         assert wait_until(lambda: this.requested == 4)
         bench.producer.cancel(this)
         assert this.join(10)
@@ -323,7 +323,7 @@ class TestSamples:
     def test_cancel_while_it_reads(self, make):
         bench, gate = make(), Gate(100)
         this = bench.open(gate)
-        bench.producer.refill()
+        bench.producer.refill(this)
         assert wait_until(lambda: gate.asked == 1)
         bench.producer.cancel(this)
         assert not this.join(0.05)
@@ -340,7 +340,7 @@ class TestSamples:
             bench.producer.cancel(old)
             assert old.join(10)
             assert new.thread.is_alive()
-            bench.producer.refill()
+            bench.producer.refill(new)
             for slot in range(4):
                 assert bench.received()[0].pass_id == new.id
                 bench.producer.retrieved(new)
@@ -396,6 +396,41 @@ class TestCancel:
         message, heads, _ = bench.received()
         assert message.pass_id == 2
         assert len(heads) == 4
+
+
+class TestWindows:
+    def test_each_has_its_own_slots(self, make):
+        bench = make(window=2)
+        one, two = bench.open(range(20)), bench.open(range(20), bench.producer.open_window(3))
+        bench.go_on(one)
+        assert len(bench.received()[1]) == 2
+        bench.go_on(two)
+        message, heads, _ = bench.received()
+        assert (message.pass_id, len(heads)) == (two.id, 3)
+        assert bench.producer.granted == 5
+
+    def test_what_is_received_is_replaced_at_once(self, make):
+        bench = make()
+        this = bench.open(range(40), bench.producer.open_window(7))
+        bench.go_on(this)
+        bench.received()
+        bench.producer.retrieved(this)
+        bench.go_on(this)
+        assert bench.received()[1] == [(7, 2, 14)]
+
+    def test_slots_come_back(self, make, ring):
+        bench = make()
+        window = bench.producer.open_window(5)
+        this = bench.open(range(4), window)
+        bench.go_on(this)
+        message, heads, _ = bench.received()
+        assert (len(heads), bench.producer.waiting) == (2, 3)
+        bench.producer.cancel(this)
+        bench.producer.close_window(window)
+        assert (bench.producer.granted, bench.producer.waiting) == (0, 0)
+        for head in message.batches:
+            ring.give_back(head.slot)
+        assert sum(1 for _ in iter(ring.take, None)) == ring.limit
 
 
 def test_stop(ring):

@@ -1,0 +1,105 @@
+"""What the drop-in DataLoaders stand on: batches of any structure, iterators beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
+
+from .broker.engine import Engine
+from .broker.worker import Worker
+from .passes import Batch, EpochPlan, index_batch
+
+__all__ = ["MOST_SAMPLES", "BatchIterator", "BatchPlan", "CollateWorker"]
+
+MOST_SAMPLES = 2**31 - 1
+"""As the engine's `mini_batch_size`: a batch sampler's lists may have any length."""
+
+
+class CollateWorker(Worker):
+    """Makes one batch of a list of samples: whatever `collate` returns.
+
+    Parameters
+    ----------
+    collate : callable
+        Gets the list of a batch's samples; runs in the worker.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def process(self, sample: Any) -> dict[str, Any]:
+        """The sample as it is."""
+        return {"": sample}
+
+    def collate(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """The batch."""
+        return {"": self._collate([result[""] for result in results])}
+
+
+class BatchPlan(EpochPlan):
+    """The batches of one pass as a batch sampler gives them.
+
+    Parameters
+    ----------
+    epoch : int
+        What workers know the pass by.
+    batches : iterable of lists
+        Keys of the samples of each batch; read as batches are requested.
+    """
+
+    kind = "indices"
+    ahead = False
+
+    def __init__(self, epoch: int, batches: Iterable[Iterable[Any]]) -> None:
+        super().__init__(epoch, 1, None)
+        self._batches = iter(batches)
+
+    def __next__(self) -> Batch:
+        return index_batch(list(next(self._batches)), None, "batch_sampler")
+
+
+class BatchIterator(Iterator[Any]):
+    """The batches of one pass over an engine that may carry several passes.
+
+    Parameters
+    ----------
+    engine : Engine
+        With a :class:`CollateWorker`.
+    plan : BatchPlan
+        Its batches.
+    window : int
+        Batches requested ahead: so many once this is made, then one for each that is received.
+    """
+
+    def __init__(self, engine: Engine, plan: BatchPlan, window: int) -> None:
+        self._engine = engine
+        self._pass = engine.open(plan, window=window)
+        self._closed = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        try:
+            batch = self._engine.next_batch(self._pass)
+        except BaseException as error:
+            if not self._engine.knows(error):  # a signal handler raised: trust nothing of it
+                self._engine.stop()
+            self.close()
+            raise
+        if batch is None:
+            self.close()
+            raise StopIteration
+        return batch[0][""]
+
+    def close(self) -> None:
+        """Drop what is left of the pass."""
+        if not self._closed:
+            self._closed = True
+            self._engine.close_pass(self._pass)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._engine.abandon(self._pass)
