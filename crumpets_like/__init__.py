@@ -39,7 +39,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 if not TYPE_CHECKING:  # where it would hide names that do not exist
-    __getattr__ = _lazy_names(
+    __getattr__, __dir__ = _lazy_names(
         __name__,
         {
             **dict.fromkeys(__all__, "errors"),
@@ -50,7 +50,3 @@ if not TYPE_CHECKING:  # where it would hide names that do not exist
             "Worker": "broker.worker",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -14,8 +14,10 @@ from typing import Any
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``.
+def lazy_names(
+    package: str, names: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__`` and ``__dir__``.
 
     Parameters
     ----------
@@ -32,4 +34,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         setattr(sys.modules[package], name, value)
         return value
 
-    return getattr_
+    def dir_() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return getattr_, dir_

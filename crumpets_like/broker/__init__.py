@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Broker", "BufferSpec", "BufferWorker", "Producer", "Worker"]
 
 if not TYPE_CHECKING:  # where it would hide names that do not exist
-    __getattr__ = _lazy_names(
+    __getattr__, __dir__ = _lazy_names(
         __name__,
         {
             "Broker": "server",
@@ -31,7 +31,3 @@ if not TYPE_CHECKING:  # where it would hide names that do not exist
             "Worker": "worker",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -25,15 +25,15 @@ def dump_object(obj: Any, callback: Any = None) -> bytes:
     except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
         import cloudpickle
 
-        table = ChainMap(*getattr(table, "maps", ()), cloudpickle.Pickler.dispatch_table)
-        return _dump(cloudpickle.Pickler, obj, callback, table)
+        both = ChainMap(*getattr(table, "maps", ()), cloudpickle.Pickler.dispatch_table)
+        return _dump(cloudpickle.Pickler, obj, callback, both)
 
 
 def _dump(kind: Any, obj: Any, callback: Any, table: Any) -> bytes:
     file = io.BytesIO()
-    pickler = kind(file, protocol=5, buffer_callback=callback)
-    pickler.dispatch_table = table
-    pickler.dump(obj)
+    # A class, since a pickler looks for its table when it is made.
+    made = type("Pickler", (kind,), {"dispatch_table": table})
+    made(file, protocol=5, buffer_callback=callback).dump(obj)
     return file.getvalue()
 
 

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["DataLoader", "TorchTurboDataLoader"]
 
 if not TYPE_CHECKING:  # where it would hide names that do not exist
-    __getattr__ = _lazy_names(
+    __getattr__, __dir__ = _lazy_names(
         __name__, {"DataLoader": "dataloader", "TorchTurboDataLoader": "turbo"}
     )
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

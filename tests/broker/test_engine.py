@@ -67,6 +67,22 @@ class TestPasses:
         finally:
             engine.stop()
 
+    @pytest.mark.parametrize("start_method", ["fork", "thread"])
+    def test_one_that_nobody_reads_keeps_no_other_waiting(self, start_method):
+        engine = make_engine(range(100), start_method=start_method)
+        try:
+            plans = [planner(range(100), 4).open() for _ in range(3)]
+            first, second, third = (engine.open(plan, window=3) for plan in plans)
+            assert rest(engine, second) == list(range(100))
+            assert items(engine.next_batch(first)) == [0, 1, 2, 3]
+            engine.abandon(first)
+            assert rest(engine, third) == list(range(100))
+            assert first.cancelled
+            facts = engine.facts()
+            assert (facts.filling, facts.ready, facts.held) == (0, 0, 0)
+        finally:
+            engine.stop()
+
     def test_of_samples(self):
         engine = make_engine(None)
         try:

@@ -250,7 +250,7 @@ class HalfWritten(BufferWorker):
         self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
     ) -> None:
         buffers["x"][:500] = -1 - sample
-        if sample == 17 and not Path("killed").exists():
+        if sample == 17 and self.epoch == 0 and not Path("killed").exists():
             Path("writes").write_text(str(os.getpid()))
             _for_ever()
         buffers["x"][...] = sample

@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+
+from crumpets_like.broker.encoding import Arena, decode, encode
+from crumpets_like.broker.pickling import dump_object, load_object
+
+torch = pytest.importorskip("torch")
+
+BIG, SMALL = (80, 60), (3,)
+
+
+class Slot:
+    """Memory of a slot, as a worker and as the caller sees it."""
+
+    def __init__(self, size=1 << 20):
+        self.memory = bytearray(size)
+        self.base = np.frombuffer(self.memory, np.uint8)
+
+    def send(self, value):
+        frames = encode({"x": value}, Arena(self.memory, 0, 0, len(self.memory)))
+        return decode([bytes(frame) for frame in frames], self.base)["x"]
+
+    def holds(self, tensor):
+        start = self.base.__array_interface__["data"][0]
+        return start <= tensor.data_ptr() < start + len(self.memory)
+
+
+def assert_same(found, expected):
+    assert type(found) is type(expected)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert found.requires_grad == expected.requires_grad
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("shape", [BIG, SMALL, (), (0, 5)])
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32", "float64", "float16", "bfloat16", "uint8", "int64", "bool", "complex64", "uint16"],
+)
+def test_types_and_values(dtype, shape):
+    slot = Slot()
+    value = torch.ones(shape, dtype=getattr(torch, dtype))
+    found = slot.send(value)
+    assert_same(found, value)
+    if shape == BIG:
+        assert slot.holds(found), "not copied into a message"
+    found.reshape(-1)[:1] = 0  # it can be written to
+
+
+def test_inside_of_other_things():
+    slot = Slot()
+    value = {"a": [torch.arange(3000), (torch.ones(2000), "text")], "b": torch.tensor(5)}
+    found = slot.send(value)
+    assert_same(found["a"][0], value["a"][0])
+    assert type(found["a"][1]) is tuple
+    assert found["a"][1][1] == "text"
+    assert slot.holds(found["a"][0])
+    assert slot.holds(found["a"][1][0])
+    assert_same(found["b"], value["b"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.arange(6000).reshape(60, 100).T,
+        torch.arange(6000)[::3],
+        torch.complex(torch.ones(1000), torch.ones(1000)).conj(),
+        torch.ones(2000, requires_grad=True),
+        torch.nn.Parameter(torch.ones(2000)),
+    ],
+    ids=["transposed", "strided", "conjugated", "with a gradient", "parameter"],
+)
+def test_more_than_plain_bytes(value):
+    assert_same(Slot().send(value), value)
+
+
+def test_sparse_ones():
+    value = torch.eye(50).to_sparse()
+    assert torch.equal(Slot().send(value).to_dense(), value.to_dense())
+
+
+def test_one_that_is_there_twice():
+    value = torch.ones(2000)
+    first, second = Slot().send([(value, value)])[0]
+    assert first is second
+
+
+def test_with_things_that_only_cloudpickle_can():
+    stream = dump_object((torch.ones(2000), lambda: 7), lambda buffer: True)
+    tensor, function = load_object(stream)
+    assert tensor.sum() == 2000
+    assert function() == 7
+
+
+def test_not_on_a_device(monkeypatch):
+    class Device(torch.Tensor):
+        @property
+        def device(self):
+            return torch.device("cuda:0")
+
+    value = torch.ones(3)
+    monkeypatch.setattr(torch, "Tensor", Device)
+    with pytest.raises(RuntimeError, match="a worker returned a tensor on cuda:0"):
+        dump_object(value.as_subclass(Device), lambda buffer: True)
+
+
+def test_without_buffers_tensors_are_pickled_as_usual():
+    value = torch.ones(5)
+    assert torch.equal(load_object(dump_object(value)), value)
