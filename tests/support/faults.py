@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,20 @@ def killed_trainers(times: int) -> None:
         assert set(os.listdir(tempfile.gettempdir())) == before
     with TurboDataLoader(range(16), 8, Slow(), 2) as loader:
         assert len(list(loader)) == 2
+    time.sleep(3)  # until the last of the children has ended
+
+
+def _fork_a_child() -> None:
+    """A process of the user, which has all descriptors of this one and outlives it."""
+    trainer = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        if os.fork():
+            return
+    while os.getppid() == trainer:
+        time.sleep(0.05)
+    time.sleep(2.5)
+    os._exit(0)
 
 
 def endless() -> None:
@@ -316,6 +331,7 @@ def endless() -> None:
     iterators = [iter(loader) for loader in loaders]
     for iterator in iterators:
         next(iterator)
+    _fork_a_child()
     print("running", flush=True)
     while True:
         for iterator in iterators:
