@@ -68,5 +68,6 @@ def test_stopped_workers() -> None:
     run_scenario(faults.stopped_workers, timeout=30).check()
 
 
-def test_the_training_process_is_killed() -> None:
-    run_scenario(faults.killed_trainers, 10, timeout=100).check()
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.matrix)])
+def test_the_training_process_is_killed(times: int) -> None:
+    run_scenario(faults.killed_trainers, times, timeout=240).check()
