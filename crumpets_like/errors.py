@@ -131,16 +131,33 @@ class WorkerError(LoaderError):
         Its text.
     worker_traceback : str
         The worker's traceback.
+    where : Whereabouts or None
+        Worker and sample, if they are known.
+    worker_id, pid, index, epoch, batch
+        The same one by one; None if it is not known.
     """
 
-    def __init__(self, class_name: str, text: str, worker_traceback: str = "") -> None:
+    def __init__(
+        self,
+        class_name: str,
+        text: str,
+        worker_traceback: str = "",
+        where: Whereabouts | None = None,
+    ) -> None:
         super().__init__(f"{class_name}: {text}\n\n{worker_traceback}".rstrip())
         self.class_name = class_name
         self.text = text
         self.worker_traceback = worker_traceback
+        self.where = where
+        self.worker_id = None if where is None else where.worker_id
+        self.pid = None if where is None else where.pid
+        self.index = None if where is None else where.index
+        self.epoch = None if where is None else where.epoch
+        self.batch = None if where is None else where.batch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.class_name, self.text, self.worker_traceback), self.__dict__
+        arguments = (self.class_name, self.text, self.worker_traceback, self.where)
+        return type(self), arguments, self.__dict__
 
 
 class WorkerDied(LoaderError):
@@ -178,14 +195,16 @@ class WorkerDied(LoaderError):
             else f"ended with exit code {exit_code}"
         )
         at = f" while it worked on {where.sample}" if where.epoch is not None else ""
-        cause = (
-            " Likely cause: out of memory (see the kernel log), or a kill from outside."
-            if self.signal_name == "SIGKILL"
-            else ""
-        )
+        if self.signal_name == "SIGKILL":
+            cause = "out of memory (see the kernel log), or a kill from outside"
+        elif self.signal_name is not None:
+            cause = "a crash in native code, such as an extension module's"
+        else:
+            cause = "code that ends the process, such as os._exit() or sys.exit()"
+        knob = ' on_error="skip" leaves out samples that end their workers.' if at else ""
         super().__init__(
-            f"Worker {self.worker_id} (pid {self.pid}) {ended}{at}. {why}{cause}".rstrip()
-            + _stack_text(stack)
+            f"Worker {self.worker_id} (pid {self.pid}) {ended}{at}. {why} Likely cause: {cause}."
+            f"{knob}{_stack_text(stack)}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -57,7 +57,7 @@ def again_and_again(dataset: Any, start_method: str, nworkers: int, seconds: flo
                     break
                 except KeyboardInterrupt:  # it came too late
                     pass
-    assert hits > 5, hits
+    assert hits
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def start_again_and_again(start_method: str, seconds: float) -> None:
             hits += 1
         with loader:
             assert run_items(loader) == list(range(20))
-    assert hits > 5, hits
+    assert hits
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "thread"])

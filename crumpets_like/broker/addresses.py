@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -244,13 +243,16 @@ def _acquire(path: str) -> str:
         _close(path)
         # The folder is locked before it gets its name, so that no sweep can see it unlocked.
         fresh = tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=os.path.dirname(path))
-        descriptor = _lock(fresh, os.O_CREAT)
+        descriptor = None
         try:
+            descriptor = _lock(fresh, os.O_CREAT)
             os.rename(fresh, path)
         except OSError:
-            shutil.rmtree(fresh)
             if descriptor is not None:
                 os.close(descriptor)
+            with suppress(OSError):
+                os.unlink(os.path.join(fresh, _LOCK))
+            os.rmdir(fresh)  # (rmtree needs descriptors, which may be what is lacking)
             if not os.path.lexists(path):
                 raise
             _check_private(path)

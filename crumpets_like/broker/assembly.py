@@ -93,7 +93,7 @@ def _report(skipped: list[tuple[int, bytes]]) -> None:
     for _, described in skipped:
         error = rebuild_exception(described)
         text = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-        logger.info("skipped a sample: %s", text)
+        logger.warning("skipped a sample: %s", text)
 
 
 def _check_keys(columns: list[dict[str, Any]], segments: list[Segment]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 from ..arguments import check_count
-from ..errors import LoaderClosed, LoaderTimeout
+from ..errors import LoaderClosed, LoaderError, LoaderTimeout
 from .assembly import RawBatch, assemble
 from .failures import rebuild_exception
 from .logs import handle_record
@@ -74,6 +74,8 @@ class Consumer:
         self._streams: dict[int, Stream] = {0: self._default}
         self._watched: dict[int, Callable[[], BaseException]] = {}
         self.up_since: float | None = None  # when all workers were ready, by time.perf_counter
+        self.workers = 0  # that are ready; 0 also until all of them were once
+        self.changes = 0  # of that number
         self.seconds_per_sample = 0.0
         self.chunk_samples = 0
         self.raised: BaseException | None = None  # what the caller got last
@@ -199,7 +201,7 @@ class Consumer:
                 logger.warning("dropped a message: %s", error)
                 continue
             if isinstance(message, WorkersUp):
-                self.set_workers_up()
+                self.set_workers(message.nworkers)
             elif isinstance(message, Failure):
                 self.fail(rebuild_exception(frames[0]))
             elif isinstance(message, Record):
@@ -207,9 +209,11 @@ class Consumer:
             else:
                 logger.warning("dropped a %s on the control stream", type(message).__name__)
 
-    def set_workers_up(self) -> None:
-        """All workers are ready: from now on waiting counts."""
-        self.up_since = time.perf_counter()
+    def set_workers(self, count: int) -> None:
+        """So many workers are ready; while there are none, waiting does not count."""
+        self.up_since = self.up_since or time.perf_counter()
+        self.workers = count
+        self.changes += 1
         for stream in list(self._streams.values()):
             stream.put(NUDGE)
 
@@ -238,7 +242,7 @@ class Consumer:
         stream : Stream, optional
             The pass; default: pass 0.
         timeout : float, optional
-            Most seconds to wait once the workers are up; None: no limit.
+            Most seconds to wait while there are workers; None: no limit.
 
         Returns
         -------
@@ -255,7 +259,7 @@ class Consumer:
         stream = stream or self._default
         while True:
             try:
-                item = stream.get(timeout if self.up_since is not None else None)
+                item = stream.get(timeout if self.workers else None)
             except queue.Empty:
                 raise LoaderTimeout(timeout or 0.0) from None
             if item is NUDGE:
@@ -306,7 +310,19 @@ class Consumer:
 
 
 def _receive(reference: weakref.ref[Consumer]) -> None:
-    """Body of the receiving thread: one wait for results, control, wake-ups and deaths."""
+    """Body of the receiving thread: whatever ends it is the caller's to know."""
+    try:
+        _receive_until_stopped(reference)
+    except BaseException as error:  # noqa: BLE001
+        consumer = reference()
+        if consumer is not None:
+            failure = LoaderError(f"The loader's receiving thread has failed: {error!r}.")
+            failure.__cause__ = error
+            consumer.fail(failure)
+
+
+def _receive_until_stopped(reference: weakref.ref[Consumer]) -> None:
+    """One wait for results, control, wake-ups and deaths."""
     consumer = reference()
     if consumer is None:
         return

@@ -48,11 +48,13 @@ class Arena:
         self._slot_offset = slot_offset
         self._next = align(start)
         self._stop = stop
+        self.wanted = 0  # bytes of all arrays, those that did not fit included
 
     def place(self, shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int] | None:
         """An uninitialised array and its offset in the slot; None if it does not fit."""
         array_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         offset = self._next
+        self.wanted += align(max(array_bytes, ALIGNMENT))
         if offset + array_bytes > self._stop:
             return None
         self._next = align(offset + max(array_bytes, ALIGNMENT))

@@ -88,13 +88,20 @@ class Engine:
             A pass behind which it is requested, in what that leaves of the window.
         window : int, optional
             Mini-batches to request ahead beside other passes. Default: the engine's window, which
-            serves one pass after the other.
+            serves one pass after the other; for one beside it, as many as that has at least.
         """
         self._check_open()
         producer = self._parts.producer
         pass_id = producer.new_id()
         stream = self._parts.consumer.open(pass_id, self._options.in_order)
-        own = producer.window if window is None else producer.open_window(window)
+        if after is not None:
+            own = after.window
+        elif window is None and all(
+            other.window is not producer.window for other in self._passes.values()
+        ):
+            own = producer.window
+        else:
+            own = producer.open_window(window or self._options.prefetch)
         this = self._passes[pass_id] = Pass(pass_id, plan, stream, own)
         producer.open(this)
         if after is not None:
@@ -158,20 +165,28 @@ class Engine:
         consumer, timeout = self._parts.consumer, self._options.timeout
         if timeout is None or self._options.start_method == "thread":
             return consumer.retrieve(this.stream, timeout)
-        raw = None
-        for seconds, overdue in ((timeout / 2, 0), (timeout / 2, 1), (_VERDICT_SECONDS, None)):
+        looks = ((timeout / 2, 0), (timeout / 2, 1), (_VERDICT_SECONDS, None))
+        changes, look = consumer.changes, 0
+        while True:
+            seconds, overdue = looks[look]
             try:
                 raw = consumer.retrieve_data(this.stream, seconds)
                 break
             except LoaderTimeout:
+                if consumer.changes != changes:  # a worker was replaced: its work begins anew
+                    changes, look = consumer.changes, 0
+                    continue
                 if overdue is None:
                     raise LoaderTimeout(timeout) from None
                 self._parts.producer.tell_waiting(this, overdue, timeout)
+                look += 1
         return consumer.finish(raw)
 
     def knows(self, error: BaseException) -> bool:
         """Whether an error was raised where everything was in order, not by a signal handler."""
-        return isinstance(error, LoaderError) or error is self._parts.consumer.raised
+        consumer = self._parts.consumer
+        known, consumer.raised = consumer.raised, None  # kept, it would keep the caller's frames
+        return isinstance(error, LoaderError) or error is known
 
     def _wait_for_slot(self, this: Pass) -> None:
         ring, consumer = self._parts.ring, self._parts.consumer

@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Sequence
 from typing import Any, cast
 
 import msgpack
 
-from ..errors import LoaderError, WorkerError, WorkerTraceback
+from ..errors import (
+    LoaderError,
+    LoaderTimeout,
+    Whereabouts,
+    WorkerDied,
+    WorkerError,
+    WorkerTraceback,
+)
 from .pickling import dump_object, load_object
 
-__all__ = ["describe_failure", "pack_errors", "rebuild_exception", "unpack_errors"]
+__all__ = ["add_note", "describe_failure", "pack_errors", "rebuild_exception", "unpack_errors"]
 
 
-def describe_failure(error: BaseException, note: str = "") -> bytes:
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception, also to one that refuses new attributes."""
+    with contextlib.suppress(Exception):
+        notes = [*getattr(error, "__notes__", ()), note]
+        BaseException.__setattr__(error, "__notes__", notes)
+
+
+def describe_failure(
+    error: BaseException, note: str = "", where: Whereabouts | None = None
+) -> bytes:
     """Pickle an exception with its traceback text and a note, so that it survives the way.
 
-    The result unpickles to ``(exception, class name, text, traceback text)``; the
+    The result unpickles to ``(pickled exception, class name, text, traceback text, where)``; the
     exception is None if it does not survive pickling with its type and `args`.
     """
     if note:
-        error.add_note(note)
+        add_note(error, note)
     text = "".join(traceback.format_exception(error)).rstrip()
     name = type(error).__qualname__
+    described = None
     try:
-        described = dump_object((error, name, str(error), text))
-        copy = load_object(described)[0]
+        str(error)  # if that raises, whoever shows the error would not see its text
+        pickled = dump_object(error)
+        copy = load_object(pickled)
         if type(copy) is type(error) and _same_arguments(copy.args, error.args):
-            return described
+            described = pickled
     except Exception:  # noqa: BLE001  user classes may raise anything when pickled or unpickled
         pass
-    return dump_object((None, name, _text_of(error), text))
+    return dump_object((described, name, _text_of(error), text, where))
 
 
 def _same_arguments(copies: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
@@ -53,13 +72,18 @@ def _text_of(error: BaseException) -> str:
 def rebuild_exception(data: bytes) -> BaseException:
     """Make the exception that a worker described, its traceback attached as the cause."""
     try:
-        error, name, text, trace = load_object(data)
-    except Exception as failure:  # noqa: BLE001  a user's class may raise anything when it is unpickled
+        pickled, name, text, trace, where = load_object(data)
+    except Exception as failure:  # noqa: BLE001  a stranger may have sent it
         return LoaderError(f"An exception of a worker could not be unpickled: {failure!r}.")
-    if error is None or isinstance(error, StopIteration | GeneratorExit):
-        return WorkerError(name, text, trace)
-    error.__cause__ = WorkerTraceback(trace)
-    return error  # type: ignore[no-any-return]
+    error: Any = None
+    if pickled is not None:
+        with contextlib.suppress(Exception):  # its class may not be known here, or raise anything
+            error = load_object(pickled)
+    if not isinstance(error, BaseException) or isinstance(error, StopIteration | GeneratorExit):
+        return WorkerError(name, text, trace, where)
+    if not isinstance(error, WorkerDied | LoaderTimeout):  # whose text has the worker's stack
+        BaseException.__setattr__(error, "__cause__", WorkerTraceback(trace))
+    return error
 
 
 def pack_errors(errors: Sequence[tuple[int, bytes]]) -> bytes:

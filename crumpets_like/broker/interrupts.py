@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 __all__ = ["interrupts_deferred"]
 
@@ -38,6 +38,8 @@ def interrupts_deferred() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         if os.getpid() == owner:
-            for number in dict.fromkeys(came):
-                if not (unwinding and number == signal.SIGINT):
-                    os.kill(owner, number)
+            # Called, not sent again: who listens to a wake-up descriptor has heard of them.
+            with ExitStack() as all_of_them:
+                for number in dict.fromkeys(reversed(came)):
+                    if not (unwinding and number == signal.SIGINT):
+                        all_of_them.callback(handlers[number], number, sys._getframe())

@@ -32,7 +32,10 @@ def interpreter_command(call: str) -> list[str]:
             "sys.executable is empty (an embedded Python?), so no fresh interpreter can be "
             'started: set it, or use start_method="fork" or "thread".'
         )
-    path = [os.path.abspath(entry) for entry in sys.path]
+    try:
+        path = [os.path.abspath(entry) for entry in sys.path]
+    except FileNotFoundError:  # the working directory is gone
+        path = [entry for entry in sys.path if os.path.isabs(entry)]
     return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {call}"]
 
 
@@ -111,12 +114,22 @@ class SupervisorHandle:
         return process.pid
 
     def configure(self, settings: Settings, ring: int, payload: int) -> None:
-        """Send the settings and the descriptors: now it starts the broker and the workers."""
+        """Send the settings and the descriptors: now it starts the broker and the workers.
+
+        Raises
+        ------
+        LoaderError
+            If it has ended already.
+        """
         descriptors = [ring, payload, *settings.shared]
-        for start in range(0, len(descriptors), MOST_DESCRIPTORS):
-            some = descriptors[start : start + MOST_DESCRIPTORS]
-            socket.send_fds(self._channel, [b"!"], some)
-        self._channel.sendall(b"." + settings.pack())
+        try:
+            for start in range(0, len(descriptors), MOST_DESCRIPTORS):
+                some = descriptors[start : start + MOST_DESCRIPTORS]
+                socket.send_fds(self._channel, [b"!"], some)
+            self._channel.sendall(b"." + settings.pack())
+        except ConnectionError as error:
+            wait_readable([self.death], None)
+            raise self.why_ended() from error
 
     def end(self, timeout: float) -> None:
         """End it and everything it started, after `timeout` seconds by force."""
@@ -125,8 +138,6 @@ class SupervisorHandle:
         self._channel.close()
         if not wait_readable([self.death], timeout):
             os.kill(self.pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)  # its session: broker and workers as well
         self._reap()
 
     def close(self) -> None:
@@ -139,14 +150,32 @@ class SupervisorHandle:
         who = "broker" if code == BROKER_DIED else "supervisor"
         return LoaderError(
             f"The loader's {who} process ended unexpectedly (supervisor pid {self.pid}, exit code "
-            f"{code}), so no more mini-batches can come. Likely cause: it was killed, from outside "
-            "or for lack of memory (see the kernel log). stop() and start() the loader to go on."
+            f"{code}), so no more mini-batches can come. {self._last_words()} stop() and start() "
+            "the loader to go on."
+        )
+
+    def _last_words(self) -> str:
+        """What it said why, else what is likely."""
+        said = b""
+        with contextlib.suppress(OSError):
+            while wait_readable([self._channel.fileno()], 0):
+                some = self._channel.recv(1 << 16)
+                if not some:
+                    break
+                said += some
+        if said:
+            return f"It raised an exception:\n{said.decode(errors='replace').rstrip()}\n"
+        return (
+            "Likely cause: it was killed, from outside or for lack of memory (see the kernel log)."
         )
 
     def _reap(self) -> int | None:
         """Exit code of the process, which has ended; None if user code has taken it."""
         with self._lock:
             if self.exit_code is None:
+                # Its session, where a stopped broker would be left; the id is its own until here.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     _, status = os.waitpid(self.pid, 0)
                     self.exit_code = os.waitstatus_to_exitcode(status)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 
-__all__ = ["address_space_left", "available_memory", "cgroup_headrooms"]
+__all__ = [
+    "address_space_left",
+    "available_memory",
+    "cgroup_headrooms",
+    "check_descriptors",
+]
 
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
+_DESCRIPTORS = 32  # of a loader in the training process
+_DESCRIPTORS_PER_WORKER = 2  # in the supervisor, which has those of the training process ("fork")
 
 
 def available_memory() -> int:
@@ -62,6 +71,31 @@ def _reclaimable(folder: Path) -> int:
         return 0
     facts = dict(line.split() for line in lines if len(line.split()) == 2)
     return int(facts.get("inactive_file", 0))
+
+
+def check_descriptors(nworkers: int) -> None:
+    """Raise if there are too few file descriptors left to start a loader.
+
+    libzmq aborts the whole process where it cannot open one.
+
+    Raises
+    ------
+    OSError
+        With the numbers and the remedy.
+    """
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+    used = len(os.listdir(folder))
+    needed = max(_DESCRIPTORS, _DESCRIPTORS_PER_WORKER * nworkers + _DESCRIPTORS // 2)
+    if limit != resource.RLIM_INFINITY and limit - used < needed:
+        raise OSError(
+            errno.EMFILE,
+            f"A loader with {nworkers} workers needs about {needed} file descriptors, but of "
+            f"{limit} that this process may have, {used} are open. Raise the limit (ulimit -n), or "
+            "stop loaders that are not used any more.",
+        )
 
 
 def address_space_left() -> int:

@@ -86,5 +86,5 @@ def handle_record(data: bytes) -> None:
     try:
         record = pickle.loads(data)
         logging.getLogger(record.name).handle(record)
-    except Exception:
+    except BaseException:  # SystemExit, for one: the thread that calls this must go on
         logger.exception("a log record of a worker could not be handled")

@@ -11,6 +11,7 @@ from .addresses import make_addresses, remove_directory, remove_ipc_handles, swe
 from .consumer import Consumer
 from .interrupts import interrupts_deferred
 from .launch import SupervisorHandle
+from .limits import check_descriptors
 from .logs import levels
 from .options import EngineOptions, ring_for
 from .payload import Payload, copy_template
@@ -49,6 +50,7 @@ class Parts:
     def start(self, options: EngineOptions) -> None:
         """Start everything; if that fails, what was started is for :meth:`stop`."""
         in_threads = options.start_method == "thread"
+        check_descriptors(options.nworkers)
         with interrupts_deferred():
             # First of all: it takes longest, and "fork" must come before our threads and sockets.
             self._supervisor = SupervisorHandle(

@@ -9,7 +9,21 @@ from typing import Any
 
 from .tensors import reducers
 
-__all__ = ["dump_object", "load_object"]
+__all__ = ["dump_for_workers", "dump_object", "load_object"]
+
+
+def dump_for_workers(obj: Any) -> bytes:
+    """Pickle for other processes: what is of this one's main module travels by value."""
+    try:
+        data = pickle.dumps(obj, protocol=5)
+    except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
+        pass
+    else:
+        if b"__main__" not in data:
+            return data
+    import cloudpickle
+
+    return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]
 
 
 def dump_object(obj: Any, callback: Any = None) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any
 
 __all__ = [
     "BROKER_DIED",
+    "PASSED_OVER",
     "STARTING_UP",
     "THREAD_NAME",
     "Wakeup",
@@ -31,6 +32,12 @@ __all__ = [
 # Ends a worker that is still importing or in setup(). (Windows, where start() refuses, has none.)
 STARTING_UP = getattr(signal, "SIGHUP", signal.SIGTERM)
 BROKER_DIED = 3  # exit code of the supervisor: the broker ended without being asked
+# Signals to all processes of a job that supervisor and broker do not end by.
+PASSED_OVER = tuple(
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM")
+    if hasattr(signal, name)
+)
 THREAD_NAME = "crumpets-"  # begins the name of each of our threads in the training process
 
 _LIMITS = (

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..arguments import check_count
 from ..epochs import EpochPlan
-from .pickling import dump_object
+from .pickling import dump_for_workers
 from .processes import THREAD_NAME
 from .protocol import BatchHead, Cancel, Kind, Stop, Submit, Waiting, pack
 from .ring import BufferRing
@@ -125,7 +125,7 @@ class Pass:
         if isinstance(keys, np.ndarray):
             return keys
         try:
-            return [dump_object(key) for key in keys]
+            return [dump_for_workers(key) for key in keys]
         except Exception as error:  # noqa: BLE001  raised to the caller in its turn
             what = "sample of the iterable" if self.plan.kind == "samples" else "key"
             error.add_note(f"A {what} could not be pickled for the workers.")

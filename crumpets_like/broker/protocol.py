@@ -125,7 +125,8 @@ class Ready(NamedTuple):
     """A worker asks for work for the first time."""
 
     worker_id: int
-    pid: int
+    start: int  # which of the processes that were started this one is; 0: a thread
+    bulk: int  # 1: several samples are read or prepared at once; 0: each by itself
 
 
 class Part(NamedTuple):
@@ -216,9 +217,9 @@ class Results(NamedTuple):
 
 
 class WorkersUp(NamedTuple):
-    """All workers have finished their setup."""
+    """All workers have finished their setup, or their number has changed since."""
 
-    nworkers: int
+    nworkers: int  # that are ready now
 
 
 class Record(NamedTuple):

@@ -7,6 +7,7 @@ in a thread, or in the caller's thread (``nworkers=0``).
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -17,10 +18,11 @@ import numpy as np
 
 from .. import seeding
 from ..arguments import OnError
-from ..errors import LoaderTimeout, WorkerDied
+from ..errors import LoaderTimeout, Whereabouts, WorkerDied
 from .buffers import BufferSpec, SlotLayout
+from .careful import Lossy, OneByOne
 from .encoding import Arena, Frame, collate, encode, stack_part
-from .failures import describe_failure, pack_errors, rebuild_exception, unpack_errors
+from .failures import add_note, describe_failure, pack_errors, unpack_errors
 from .lists import ListCheck, check_lengths
 from .protocol import Kind, Outcome, Part, Status
 from .rows import RowBuffers, RowWriter
@@ -58,6 +60,11 @@ class Runner:
         Whether ``sys.exit()`` in a sample ends the process, as elsewhere; else it is an error.
     guard : callable, optional
         Makes a context manager to work in (``nworkers=0`` saves the caller's generators).
+
+    Attributes
+    ----------
+    bulk : bool
+        Whether several samples are read or prepared at once.
     """
 
     def __init__(
@@ -86,15 +93,19 @@ class Runner:
         self._may_exit = may_exit
         self._guard = guard or (lambda: _NO_GUARD)
         self._epoch: int | None = None
+        self._where: Whereabouts | None = None  # of the latest error
+        self._row_bytes = 0  # most bytes of arrays per sample in free-form results
         self._getitems: Any = getattr(dataset, "__getitems__", None)
         self._is_array = isinstance(dataset, np.ndarray)
         self._bulk_read = (self._is_array or callable(self._getitems)) and not seed_globals
+        self.bulk = self._bulk_read
         self._buffer_worker = worker if isinstance(worker, BufferWorker) else None
         self._layout: SlotLayout | None = None
         if self._buffer_worker is not None:
             self._layout = SlotLayout(self._buffer_worker.buffer_specs, rows)
             self._writer = RowWriter(self._layout)
             self._bulk = overrides(worker, "prepare_batch")
+            self.bulk |= self._bulk
         self._page = StatusPage(memory, max(1, geometry.nworkers))
         self._cell = worker._cell = self._page.cell(worker_id)
         worker.worker_id = worker_id
@@ -130,7 +141,8 @@ class Runner:
         keys : ndarray of int64, or sequence of keys or samples
             One per row.
         lost : bytes
-            Tells which samples have ended another worker, and how: an error, for `on_error`.
+            Tells which samples have ended another worker, and how: an error, for `on_error`. Not
+            empty: samples are read one by one.
 
         Returns
         -------
@@ -149,7 +161,8 @@ class Runner:
         except BaseException as error:
             if isinstance(error, SystemExit) and self._may_exit:
                 raise
-            return Outcome(Status.FAILED, 1, first_index, 0), [describe_failure(error)]
+            described = describe_failure(error, where=self._where)
+            return Outcome(Status.FAILED, 1, first_index, 0), [described]
         return Outcome(Status.DONE, len(frames), first_index, skipped), frames
 
     def fill_part(
@@ -161,6 +174,7 @@ class Runner:
         """
         started = time.perf_counter()
         self._skipped: list[tuple[int, bytes]] = []
+        self._careful = bool(lost)
         self._lost = dict(unpack_errors(lost)) if lost else {}
         try:
             with self._guard():
@@ -170,7 +184,8 @@ class Runner:
         except BaseException as error:
             if isinstance(error, SystemExit) and self._may_exit:
                 raise  # the position stays in the status page: it tells whose fault it is
-            error.add_note(self._note(error))
+            add_note(error, self._note(error))
+            self._where = Whereabouts(self._worker_id, os.getpid(), self._index(), epoch)
             self._end_part(part, started)
             raise
         self._end_part(part, started)
@@ -241,19 +256,19 @@ class Runner:
             self.worker._keys = plain
         if given is not None or kind is Kind.SAMPLES:
             source, names = (keys if given is None else given), range(len(keys))
-        elif self._reads_in_bulk(kind) and self._lost:  # one of them may end this process, too
-            source, names = _OneByOne(self._getitems, self._dataset), plain
+        elif self._reads_in_bulk(kind) and self._careful:  # one of them may end this process, too
+            source, names = OneByOne(self._getitems, self._dataset), plain
         elif self._reads_in_bulk(kind):
             try:
                 source, names = self._read(keys), range(len(keys))
             except Exception:
                 if self._on_error == "raise":
                     raise
-                source, names = _OneByOne(self._getitems, self._dataset), plain
+                source, names = OneByOne(self._getitems, self._dataset), plain
         else:
             source, names = self._dataset, plain
         if self._lost and given is None:
-            return _Lossy(source, names, self.worker._first, self._lost), range(len(keys))
+            return Lossy(source, names, self.worker._first, self._lost), range(len(keys))
         return source, names
 
     def _reads_in_bulk(self, kind: Kind) -> bool:
@@ -361,7 +376,7 @@ class Runner:
         if kind is Kind.INDICES:
             worker.indices = np.array(keys)
         source, names = self._source(kind, keys, given)
-        if isinstance(names, range) and not isinstance(source, _Lossy):
+        if isinstance(names, range) and not isinstance(source, Lossy):
             samples = source  # all of them are there already
         else:
             samples = self._read_each(source, names)
@@ -436,18 +451,33 @@ class Runner:
             return []
         arena = None
         if part.slot != NO_SLOT:
-            stride = self._geometry.stride
+            share = self._share(part.rows)
             arena = Arena(
                 self._memory,
                 self._geometry.offset(part.slot),
-                stride * part.start // part.rows,
-                stride * (part.start + part.size) // part.rows,
+                share + share * part.start // part.rows,
+                share + share * (part.start + part.size) // part.rows,
             )
         if part.size == part.rows:
             if self._seed_globals:
                 seeding.seed_globals(self._seed, worker.epoch, part.position)
-            return encode(worker.collate(results), arena)
-        return encode(collate(results, stack_part, part.start), arena)
+            frames = encode(worker.collate(results), arena)
+        else:
+            frames = encode(collate(results, stack_part, part.start), arena)
+        if arena is not None:
+            self._row_bytes = max(self._row_bytes, -(-arena.wanted // part.size))
+        return frames
+
+    def _share(self, rows: int) -> int:
+        """Bytes of a slot to divide among the rows of a mini-batch: a power of two.
+
+        Share n lies at n, so that workers of different opinions do not meet; and it is not much
+        larger than what is needed, since parts at other places would touch ever more of the slot.
+        """
+        most = 1 << ((self._geometry.stride // 2).bit_length() - 1)
+        if not self._row_bytes:  # nothing is known yet
+            return most
+        return min(most, 1 << (2 * rows * self._row_bytes - 1).bit_length())
 
     def _process(self, source: Any, key: Any) -> dict[str, Any]:
         if self._seed_globals:
@@ -456,34 +486,6 @@ class Runner:
         if not isinstance(result, dict):
             raise TypeError(f"process() must return a dict, it returned a {type(result).__name__}.")
         return result
-
-
-class _OneByOne:
-    """A dataset that is usually read in bulk, sample by sample."""
-
-    def __init__(self, getitems: Any, dataset: Any) -> None:
-        self._getitems = getitems
-        self._dataset = dataset
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._getitems([key])[0] if callable(self._getitems) else self._dataset[key]
-
-
-class _Lossy:
-    """Samples of which some have ended a worker: getting one of those raises that error."""
-
-    def __init__(
-        self, source: Any, names: Sequence[Any], first: int, lost: dict[int, bytes]
-    ) -> None:
-        self._source = source
-        self._names = names
-        self._first = first
-        self._lost = lost
-
-    def __getitem__(self, row: int) -> Any:
-        if self._first + row in self._lost:
-            raise rebuild_exception(self._lost[self._first + row])
-        return self._source[self._names[row]]
 
 
 def _describe_specs(specs: dict[str, BufferSpec]) -> str:

@@ -90,6 +90,7 @@ class Piece(NamedTuple):
     start: int
     size: int
     lost: tuple[tuple[int, bytes], ...] = ()  # positions that ended a worker, described exceptions
+    careful: bool = False  # whether to read one by one: a sample among them ends its worker
 
     def holds(self, position: int) -> bool:
         """Whether a sample of the epoch is among them."""
@@ -115,19 +116,19 @@ class Assignment(NamedTuple):
         """What the worker has to know."""
         return [
             Part(batch.slot, batch.rows, start, size, batch.position + start)
-            for batch, start, size, _ in self.pieces
+            for batch, start, size, *_ in self.pieces
         ]
 
     @property
-    def lost(self) -> tuple[tuple[int, bytes], ...]:
-        """Positions of samples that have ended a worker, and the described exceptions."""
-        return self.pieces[0].lost  # such a piece travels alone
+    def careful(self) -> bool:
+        """Whether a frame behind the others tells of samples that end their worker."""
+        return self.pieces[0].careful  # such a piece travels alone
 
     @property
     def frames(self) -> Frames:
         """The indices, keys or samples."""
-        cuts = [batch.frames(start, size) for batch, start, size, _ in self.pieces]
-        lost = [pack_errors(self.lost)] if self.lost else []
+        cuts = [batch.frames(start, size) for batch, start, size, *_ in self.pieces]
+        lost = [pack_errors(self.pieces[0].lost)] if self.careful else []
         if self.pieces[0].batch.kind == Kind.INDICES:
             return [b"".join([cut[0] for cut in cuts]), *lost]
         return [*(frame for cut in cuts for frame in cut), *lost]
@@ -213,9 +214,9 @@ class Scheduler:
         return [piece for cid in sorted(chunk_ids) for piece in self._assignments.pop(cid).pieces]
 
     def singly(self, piece: Piece) -> list[Piece]:
-        """The same rows one by one, if that may be."""
+        """The same rows one by one, or at least read one by one."""
         if not self._splittable or piece.lost:
-            return [piece]
+            return [piece._replace(careful=True)]
         return [Piece(piece.batch, piece.start + row, 1) for row in range(piece.size)]
 
     def give_again(self, pieces: Sequence[Piece]) -> None:
@@ -272,6 +273,10 @@ class Scheduler:
             self.fail(piece, frames)
             piece.batch.missing -= piece.size
             self._finish_if_complete(piece.batch)
+
+    def chunk_of(self, worker: int) -> int | None:
+        """The chunk that a worker got first of those it has."""
+        return min(self._load.get(worker, ()), default=None)
 
     def workers_on(self, pass_id: int, number: int) -> list[int]:
         """Workers that hold rows of a mini-batch; -1: of the oldest of the pass."""

@@ -27,6 +27,7 @@ from .protocol import (
     Failure,
     Message,
     Ready,
+    Record,
     Results,
     Stop,
     Submit,
@@ -95,7 +96,7 @@ class Broker:
     ) -> None:
         self._nworkers = check_count("nworkers", nworkers)
         self._restarts = check_count("restarts", restarts, least=0)
-        self._restarts_left = self._restarts
+        self._restarts_left: dict[int, int] = {}  # of each pass that has lost workers
         self._most_kills = max(_KILLS, self._restarts // _RESTARTS_PER_KILL)
         self._on_error_raises = on_error_raises
         self._token = token
@@ -103,9 +104,12 @@ class Broker:
         self._scheduler = Scheduler(self._nworkers, splittable, one_epoch)
         self._identities: dict[int, bytes] = {}
         self._kills: dict[tuple[int, int], int] = {}  # of (pass, position in it)
-        self._ended: set[int] = set()  # process ids of workers that are gone
-        self._positions: dict[int, int] = {}  # of the workers, when the caller began to wait long
-        self._overdue: dict[int, float] = {}  # workers that are ended for it, and the timeout
+        self._ended: dict[int, int] = {}  # which start of each worker was the last to end
+        self._bulk = False  # whether a position may stand for several samples
+        # Positions and chunks of the workers, when the caller began to wait long.
+        self._looks: dict[int, tuple[int, int | None]] = {}
+        # Workers that are ended for it: the timeout, and the position they stood at.
+        self._overdue: dict[int, tuple[float, int]] = {}
         self._up = False  # whether all workers were ready once
         self._context: zmq.Context[Any] = zmq.Context()
         open_ = partial(open_socket, self._context, linger=_LINGER)
@@ -154,7 +158,8 @@ class Broker:
                     if not data:
                         return
                     exits.feed(data)
-                    for worker_id, pid, code, dump in exits:
+                    for worker_id, pid, start, code, dump in exits:
+                        self._ended[worker_id] = start  # its last words may still come
                         self._worker_ended(worker_id, pid, code, dump, supervisor, status)
                 self._send_results()
                 self._give_work()
@@ -178,9 +183,7 @@ class Broker:
                 return True
             message = self._decode(head, frames)
             if isinstance(message, Submit):
-                if message.pass_id > self._latest_pass:
-                    self._latest_pass = message.pass_id
-                    self._restarts_left = self._restarts
+                self._latest_pass = max(self._latest_pass, message.pass_id)
                 self._scheduler.submit(message, frames)
             elif isinstance(message, Cancel):
                 self._scheduler.cancel(message.pass_id)
@@ -200,14 +203,20 @@ class Broker:
             if isinstance(message, Done):
                 if not self._scheduler.done(*message, frames):
                     logger.info("an answer to chunk %d came too late", message.chunk_id)
-            elif isinstance(message, Ready) and message.pid not in self._ended:
-                self._identities[message.worker_id] = identity
-                self._scheduler.add_worker(message.worker_id)
-                if not self._up and len(self._identities) == self._nworkers:
-                    self._up = True
-                    self.control.send(pack(WorkersUp(self._nworkers), self._token))
-            elif isinstance(message, Failure):
+            elif isinstance(message, Ready):
+                if message.start > self._ended.get(message.worker_id, -1):
+                    self._bulk |= bool(message.bulk)
+                    self._identities[message.worker_id] = identity
+                    self._scheduler.add_worker(message.worker_id)
+                    self._up = self._up or len(self._identities) == self._nworkers
+                    self._tell_ready()
+            elif isinstance(message, Failure | Record):
                 self.control.send_multipart([head, *frames])
+
+    def _tell_ready(self) -> None:
+        """Tell the training process how many workers there are, once all were there."""
+        if self._up:
+            self.control.send(pack(WorkersUp(len(self._identities)), self._token))
 
     def _decode(self, head: bytes, frames: list[bytes]) -> Message | None:
         try:
@@ -233,8 +242,8 @@ class Broker:
     def _give_work(self) -> None:
         for assignment in self._scheduler.assignments():
             batch = assignment.pieces[0].batch
-            lost = int(bool(assignment.lost))
-            chunk = Chunk(assignment.chunk_id, batch.epoch, batch.kind, lost, assignment.parts)
+            careful = int(assignment.careful)
+            chunk = Chunk(assignment.chunk_id, batch.epoch, batch.kind, careful, assignment.parts)
             identity = self._identities[assignment.worker]
             try:
                 self._workers.send_multipart(
@@ -268,32 +277,23 @@ class Broker:
             position = status.position(worker_id)
             status.set_position(worker_id, -1)
         self._identities.pop(worker_id, None)
-        self._ended.add(pid)  # its last words may still be on their way
-        timeout = self._overdue.pop(worker_id, None)
+        self._tell_ready()
+        timeout, stuck_at = self._overdue.pop(worker_id, (None, -1))
         pieces = self._scheduler.remove_worker(worker_id)
         suspect = next((piece for piece in pieces if piece.holds(position)), None)
-        where = Whereabouts(worker_id, pid, *_whereabouts(suspect, position))
-        logger.info("worker %d (pid %d) ended with code %d", worker_id, pid, code)
+        if suspect is None and timeout is not None and stuck_at < 0 and pieces:
+            suspect = pieces[0]  # it has not even begun
+        where = Whereabouts(worker_id, pid, *self._whereabouts(suspect, position))
+        pass_id = pieces[0].batch.pass_id if pieces else self._latest_pass
+        logger.warning("worker %d (pid %d) ended with code %d", worker_id, pid, code)
         if suspect:
-            sample = (suspect.batch.pass_id, position)
-            kills = self._kills[sample] = self._kills.get(sample, 0) + 1
-            if timeout is not None or kills >= self._most_kills:
-                error: LoaderError
-                if timeout is not None:
-                    error = LoaderTimeout(timeout, where, dump)
-                else:
-                    why = f"The same sample has ended {kills} workers."
-                    error = WorkerDied(where, code, why, dump)
-                instead = self._blame(suspect, position, error)
-                del self._kills[sample]
-            else:
-                # A chunk that is read or prepared at once does not tell whose fault it is.
-                instead = self._scheduler.singly(suspect)
+            instead = self._suspect(suspect, position, where, code, dump, timeout)
             at = pieces.index(suspect)
             pieces[at : at + 1] = instead
         self._scheduler.give_again(pieces)
-        if self._restarts_left > 0:
-            self._restarts_left -= 1
+        left = self._restarts_left.get(pass_id, self._restarts)
+        if left > 0:
+            self._restarts_left[pass_id] = left - 1
             supervisor.sendall(msgpack.packb(["start", worker_id]))
             return
         why = (
@@ -303,34 +303,73 @@ class Broker:
         died = WorkerDied(where, code, why, dump)
         self.control.send_multipart([pack(Failure(worker_id), self._token), describe_failure(died)])
 
+    def _suspect(
+        self,
+        suspect: Piece,
+        position: int,
+        where: Whereabouts,
+        code: int,
+        dump: str,
+        timeout: float | None,
+    ) -> list[Piece]:
+        """What to give out instead of rows of which a sample has ended a worker."""
+        sample = (suspect.batch.pass_id, position)
+        kills = self._kills[sample] = self._kills.get(sample, 0) + 1
+        error: LoaderError
+        if timeout is not None and (self._on_error_raises or self._is_one(suspect)):
+            error = LoaderTimeout(timeout, where, dump)
+        elif timeout is None and kills >= self._most_kills:
+            why = f"The same sample has ended {kills} workers."
+            error = WorkerDied(where, code, why, dump)
+        else:
+            # Rows that are read or prepared at once do not tell whose fault it is.
+            return self._scheduler.singly(suspect)
+        del self._kills[sample]
+        if not self._on_error_raises and position >= 0:  # that is settled
+            left = self._restarts_left.get(suspect.batch.pass_id, self._restarts)
+            self._restarts_left[suspect.batch.pass_id] = left + kills
+        return self._blame(suspect, position, error)
+
+    def _is_one(self, piece: Piece) -> bool:
+        """Whether the position of the worker that has it tells the sample."""
+        return not self._bulk or piece.size == 1 or piece.careful
+
+    def _whereabouts(
+        self, piece: Piece | None, position: int
+    ) -> tuple[int | None, int | None, int | None]:
+        """Index, epoch and mini-batch of a sample."""
+        if piece is None:
+            return None, None, None
+        known = piece.holds(position) and self._is_one(piece)
+        index = piece.index_of(position) if known else None
+        return index, piece.batch.epoch, piece.batch.number
+
     def _blame(self, suspect: Piece, position: int, error: LoaderError) -> list[Piece]:
         """Let a sample fail, or leave it to `on_error`; returns what to give out again."""
         described = describe_failure(error)
         if self._on_error_raises:
             self._scheduler.fail_lost([suspect], [described])
             return []
-        return [suspect._replace(lost=(*suspect.lost, (position, described)))]
+        if not suspect.holds(position):
+            return [suspect]
+        return [suspect._replace(lost=(*suspect.lost, (position, described)), careful=True)]
 
     def _caller_waits(
         self, message: Waiting, supervisor: socket.socket, status: StatusPage
     ) -> None:
         """End the workers that have not got on since half of the caller's timeout."""
-        before = self._positions
-        self._positions = {worker: status.position(worker) for worker in self._identities}
+        before = self._looks
+        self._looks = {
+            worker: (status.position(worker), self._scheduler.chunk_of(worker))
+            for worker in self._identities
+        }
         if not message.overdue:
             return
         for worker in self._scheduler.workers_on(message.pass_id, message.number):
-            position = self._positions.get(worker, -1)
-            if position >= 0 and before.get(worker) == position and worker not in self._overdue:
-                self._overdue[worker] = message.seconds
+            look = self._looks.get(worker)
+            if look is not None and before.get(worker) == look and worker not in self._overdue:
+                self._overdue[worker] = (message.seconds, look[0])
                 supervisor.sendall(msgpack.packb(["end", worker]))
-
-
-def _whereabouts(piece: Piece | None, position: int) -> tuple[int | None, int | None, int | None]:
-    """Index, epoch and mini-batch of a sample."""
-    if piece is None:
-        return None, None, None
-    return piece.index_of(position), piece.batch.epoch, piece.batch.number
 
 
 def broker_process(settings: Settings, supervisor_pid: int, channel: socket.socket) -> None:

@@ -12,6 +12,7 @@ process ends, the supervisor ends them.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import os
@@ -20,13 +21,16 @@ import signal
 import socket
 import sys
 import time
+import traceback
 import warnings
+from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 import msgpack
 
 from .processes import (
     BROKER_DIED,
+    PASSED_OVER,
     STARTING_UP,
     death_descriptor,
     name_process,
@@ -62,10 +66,16 @@ def supervise(channel: socket.socket, uid: str) -> NoReturn:
         _open_standard_streams()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # Nohup, for one, has SIGHUP ignored; and children must wait to be reaped here.
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        for number in (signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        # What a batch system sends to all processes of a job is for the training process.
+        for number in PASSED_OVER:
+            signal.signal(number, signal.SIG_IGN)
         settings = _receive_settings(channel)
         code = 0 if settings is None else _Supervisor(settings, channel).run()
+    except Exception:  # noqa: BLE001  there is nobody else to tell
+        with contextlib.suppress(OSError):
+            channel.sendall(traceback.format_exc().encode(errors="replace"))
     finally:
         with contextlib.suppress(Exception):
             from .addresses import remove_directory  # not before: start-up does not wait for it
@@ -112,6 +122,7 @@ def _receive_settings(channel: socket.socket) -> Settings | None:
 class _Worker(NamedTuple):
     worker_id: int
     pid: int
+    start: int  # number of the process among all that were started
     dump: int  # descriptor of the file for its stack
 
 
@@ -124,6 +135,7 @@ class _Supervisor:
         self._workers: dict[int, _Worker] = {}  # by their death descriptors
         self._method = settings.start_method
         self._settings_file = -1  # descriptor
+        self._starts = 0
         name_process("crumpets-superv")
         if os.getppid() != settings.trainer:
             raise ProcessLookupError("The training process has ended.")
@@ -151,10 +163,14 @@ class _Supervisor:
         try:
             from .server import broker_process  # not before: it runs beside our own imports
 
+            training_process = self._channel.dup()
             self._channel.close()
             self._broker.close()
             broker_process(self._settings, self._pid, channel)
             code = 0
+        except Exception:  # noqa: BLE001  there is nobody else to tell
+            with contextlib.suppress(OSError):
+                training_process.sendall(traceback.format_exc().encode(errors="replace"))
         finally:
             os._exit(code)
 
@@ -167,10 +183,11 @@ class _Supervisor:
         names = ["crumpets_like.broker.worker_loop", "numpy.random"]
         if self._method == "forkserver":
             names += self._settings.modules
-        for name in names:
-            # A module that cannot be imported here fails in the worker, with its traceback.
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
+        with _ending_with(self._channel):
+            for name in names:
+                # A module that cannot be imported here fails in the worker, with its traceback.
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
         threads = thread_count()
         if threads > 1 and self._method == "forkserver":
             warnings.warn(
@@ -189,10 +206,11 @@ class _Supervisor:
     def _start_worker(self, worker_id: int) -> None:
         from .memory import anonymous_file
 
+        self._starts += 1
         dump = anonymous_file(f"crumpets-stack-{worker_id}", 0)
         start = self._spawn_worker if self._method == "spawn" else self._fork_worker
         pid = start(worker_id, dump)
-        self._workers[death_descriptor(pid)] = _Worker(worker_id, pid, dump)
+        self._workers[death_descriptor(pid)] = _Worker(worker_id, pid, self._starts, dump)
 
     def _fork_worker(self, worker_id: int, dump: int) -> int:
         pid = os.fork()
@@ -204,7 +222,9 @@ class _Supervisor:
             dumps = [worker.dump for worker in self._workers.values()]
             for descriptor in [*self._workers, *dumps, self._broker_death, self._trainer]:
                 os.close(descriptor)
-            worker_process(self._settings, worker_id, self._pid, self._broker_pid, dump)
+            worker_process(
+                self._settings, worker_id, self._starts, self._pid, self._broker_pid, dump
+            )
         return pid
 
     def _spawn_worker(self, worker_id: int, dump: int) -> int:
@@ -219,7 +239,8 @@ class _Supervisor:
             os.pwrite(self._settings_file, settings.pack(), 0)
         call = (
             "from crumpets_like.broker.supervisor import spawned; "
-            f"spawned({self._settings_file}, {worker_id}, {self._pid}, {self._broker_pid}, {dump})"
+            f"spawned({self._settings_file}, {worker_id}, {self._starts}, {self._pid}, "
+            f"{self._broker_pid}, {dump})"
         )
         process = subprocess.Popen(
             interpreter_command(call),
@@ -272,14 +293,14 @@ class _Supervisor:
                 wait_readable([descriptor], _DUMP_SECONDS)
                 os.kill(worker.pid, signal.SIGKILL)
 
-    def _reap(self, descriptor: int) -> tuple[int, int, int, str]:
-        """Worker id, process id, exit code and stack of a worker that has ended."""
-        worker_id, pid, dump = self._workers.pop(descriptor)
+    def _reap(self, descriptor: int) -> tuple[int, int, int, int, str]:
+        """Worker id, process id, start, exit code and stack of a worker that has ended."""
+        worker_id, pid, start, dump = self._workers.pop(descriptor)
         _, status = os.waitpid(pid, 0)
         os.close(descriptor)
         stack = os.pread(dump, _MOST_STACK, 0).decode(errors="replace")
         os.close(dump)
-        return worker_id, pid, os.waitstatus_to_exitcode(status), stack
+        return worker_id, pid, start, os.waitstatus_to_exitcode(status), stack
 
     def _shut_down(self) -> int:
         """Give everybody a moment to end, then end them; returns the exit code."""
@@ -307,10 +328,29 @@ class _Supervisor:
             os.kill(worker.pid, number)
 
 
-def spawned(settings: int, worker_id: int, parent: int, broker: int, dump: int) -> NoReturn:
+@contextlib.contextmanager
+def _ending_with(channel: socket.socket) -> Iterator[None]:
+    """Inside, where nothing waits for it, the end of the channel ends this process.
+
+    It sends SIGIO, of which a process dies.
+    """
+    flags = fcntl.fcntl(channel, fcntl.F_GETFL)
+    fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(channel, fcntl.F_SETFL, flags | os.O_ASYNC)
+    try:
+        if wait_readable([channel.fileno()], 0):  # it has ended before
+            raise ProcessLookupError("The training process has ended, or stopped the loader.")
+        yield
+    finally:
+        fcntl.fcntl(channel, fcntl.F_SETFL, flags)
+
+
+def spawned(
+    settings: int, worker_id: int, start: int, parent: int, broker: int, dump: int
+) -> NoReturn:
     """Entry of a worker that is a fresh interpreter; `settings` is a descriptor of a file."""
     from .worker_loop import worker_process
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     data = os.pread(settings, os.fstat(settings).st_size, 0)
-    worker_process(Settings.unpack(data), worker_id, parent, broker, dump)
+    worker_process(Settings.unpack(data), worker_id, start, parent, broker, dump)

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,6 +25,7 @@ from .logs import forwarded_records
 from .payload import load_payload
 from .pickling import load_object
 from .processes import (
+    PASSED_OVER,
     STARTING_UP,
     death_descriptor,
     die_with_parent,
@@ -58,8 +60,13 @@ def serve(
     settings: Settings,
     worker_id: int,
     stop_descriptors: list[int],
+    start: int = 0,
 ) -> None:
-    """Serve chunks until the broker says stop or one of `stop_descriptors` is readable."""
+    """Serve chunks until the broker says stop or one of `stop_descriptors` is readable.
+
+    `start` is the number of this process among all workers that were started; 0: a thread.
+    """
+    owner = os.getpid()
     socket = context.socket(zmq.DEALER)
     socket.linger = 0
     socket.identity = b"%d-%d" % (worker_id, time.monotonic_ns())
@@ -77,7 +84,7 @@ def serve(
         if threading.current_thread() is threading.main_thread():
             # From here on the broker says when to end; until here the supervisor may at any time.
             signal.signal(STARTING_UP, signal.SIG_IGN)
-        socket.send(pack(Ready(worker_id, os.getpid()), settings.token))
+        socket.send(pack(Ready(worker_id, start, int(runner.bulk)), settings.token))
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         for descriptor in stop_descriptors:
@@ -91,7 +98,10 @@ def serve(
             if isinstance(request, Stop):
                 return
             if isinstance(request, Chunk):
-                socket.send_multipart(_run(runner, request, frames, settings.token), copy=True)
+                answer = _run(runner, request, frames, settings.token)
+                if os.getpid() != owner:  # user code has forked, and the child came back here
+                    os._exit(1)
+                socket.send_multipart(answer, copy=True)
     finally:
         try:
             runner.teardown()
@@ -131,7 +141,7 @@ def _load(frames: list[bytes]) -> list[Any]:
 
 
 def worker_process(
-    settings: Settings, worker_id: int, parent: int, broker: int, dump: int
+    settings: Settings, worker_id: int, start: int, parent: int, broker: int, dump: int
 ) -> NoReturn:
     """Body of a worker process, a child of the supervisor.
 
@@ -141,17 +151,21 @@ def worker_process(
     try:
         die_with_parent(signal.SIGKILL, parent)
         name_process(f"crumpets-w{worker_id}")
+        for number in PASSED_OVER:  # as everywhere; subprocesses of user code inherit it
+            signal.signal(number, signal.SIG_DFL)
         faulthandler.enable(dump)
         if hasattr(faulthandler, "register"):  # not on Windows
             faulthandler.register(signal.SIGUSR1, dump)
         context: zmq.Context[Any] = zmq.Context()
         try:
-            _serve_process(settings, worker_id, [parent, broker], context)
+            _serve_process(settings, worker_id, start, [parent, broker], context)
             code = 0
         finally:
             context.term()
     except SystemExit as error:  # of user code
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001  there may be nobody to tell
+        os.write(dump, traceback.format_exc().encode(errors="replace"))  # part of WorkerDied
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -160,28 +174,38 @@ def worker_process(
 
 
 def _serve_process(
-    settings: Settings, worker_id: int, needed: list[int], context: zmq.Context[Any]
+    settings: Settings,
+    worker_id: int,
+    start: int,
+    needed: list[int],
+    context: zmq.Context[Any],
 ) -> None:
+    if not os.path.exists(settings.worker_address.removeprefix("ipc://")):
+        raise FileNotFoundError(
+            f"The loader's socket {settings.worker_address} is gone. Likely cause: something "
+            "cleans up the folder of temporary files; let TMPDIR name one that stays."
+        )
     with contextlib.ExitStack() as opened:
 
         @functools.cache
-        def control() -> zmq.Socket[bytes]:  # most workers need none
-            socket: zmq.Socket[bytes] = opened.enter_context(context.socket(zmq.PUSH))
+        def by_the_broker() -> zmq.Socket[bytes]:  # most workers need none
+            # Not to the training process: one that is at its limit of descriptors would abort.
+            socket: zmq.Socket[bytes] = opened.enter_context(context.socket(zmq.DEALER))
             socket.linger = _LINGER
-            socket.connect(settings.control_address)
+            socket.connect(settings.worker_address)
             return socket
 
-        with forwarded_records(control, worker_id, settings):
+        with forwarded_records(by_the_broker, worker_id, settings):
             try:
                 runner = _make_runner(settings, worker_id)
             except BaseException as error:  # noqa: BLE001  reported, then this worker ends
                 error.add_note("While the template and the dataset were unpickled.")
-                control().send_multipart(
+                by_the_broker().send_multipart(
                     [pack(Failure(worker_id), settings.token), describe_failure(error)]
                 )
                 return
             deaths = [death_descriptor(pid) for pid in needed]
-            serve(runner, context, settings, worker_id, deaths)
+            serve(runner, context, settings, worker_id, deaths, start)
 
 
 def _make_runner(settings: Settings, worker_id: int) -> Runner:

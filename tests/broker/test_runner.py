@@ -71,8 +71,8 @@ class TestRows:
         offset = bench.geometry.offset(1)
         assert set(bench.memory[bench.geometry.header : offset]) == {0}
         for start, keys in parts:
-            share = bench.memory[offset + 4096 * start : offset + 4096 * (start + len(keys))]
-            assert set(share) == set(keys)
+            first = offset + (1 << 15) + 4096 * start
+            assert set(bench.memory[first : first + 4096 * len(keys)]) == set(keys)
 
     def test_free_form_needs_dicts(self):
         class NoDict(Worker):

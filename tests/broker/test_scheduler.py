@@ -431,18 +431,19 @@ class TestDeaths:
         broker.submit(*[2] * 4, kind=kind)
         (given, _) = broker.give()
         assert len(given.pieces) > 1
-        assert given.lost == ()
+        assert not given.careful
         _, piece = broker.scheduler.remove_worker(0)[:2]
         errors = ((3, b"first"), (2, b"second"))
-        broker.scheduler.give_again([piece._replace(lost=errors), given.pieces[0]])
+        broker.scheduler.give_again([piece._replace(lost=errors, careful=True), given.pieces[0]])
         broker.scheduler.add_worker(0)
         first, second = broker.give()
         assert spans(first) == [(2, 0, 2)]
-        assert first.lost == errors
+        assert first.careful
+        assert first.pieces[0].lost == errors
         *samples, lost = first.frames
         assert unpack_errors(lost) == list(errors)
         assert samples == given.pieces[1].batch.frames(0, 2)
-        assert second.lost == ()
+        assert not second.careful
         assert len(second.frames) == len(samples)
 
     def test_a_worker_that_never_asked(self):

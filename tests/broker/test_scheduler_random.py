@@ -72,7 +72,7 @@ class RandomSchedules(RuleBasedStateMachine):
         assignment = self.in_hand.pop(chunk)
         self.gone.append(assignment)
         outcomes, frames, samples = [], [], 0
-        for batch, start, size, _ in assignment.pieces:
+        for batch, start, size, *_ in assignment.pieces:
             samples += size
             if fails():
                 frame = b"error %d" % start
@@ -142,7 +142,7 @@ class RandomSchedules(RuleBasedStateMachine):
         }
         keys = []
         for piece, part in zip(assignment.pieces, assignment.parts, strict=True):
-            batch, start, size, _ = piece
+            batch, start, size, *_ = piece
             pass_id, count, indices = self.submitted[batch.number]
             assert part == (batch.number, count, start, size, batch.position + start)
             assert size > 0

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import msgpack
 import numpy as np
 import pytest
+import zmq
 
 from crumpets_like import LoaderTimeout, WorkerDied
 from crumpets_like.broker.failures import rebuild_exception, unpack_errors
@@ -14,6 +15,7 @@ from crumpets_like.broker.protocol import (
     Kind,
     Outcome,
     Part,
+    Ready,
     Segment,
     Status,
     Waiting,
@@ -140,7 +142,7 @@ class TestDeaths:
 
     def test_exits_may_come_in_pieces(self):
         with running(nworkers=2, restarts=2) as bench:
-            data = msgpack.packb([0, 1000, -9, ""]) + msgpack.packb([1, 1001, -9, ""])
+            data = msgpack.packb([0, 1000, 1, -9, ""]) + msgpack.packb([1, 1001, 2, -9, ""])
             for byte in data:
                 bench.supervisor.sendall(bytes([byte]))
             requests = msgpack.Unpacker()
@@ -149,6 +151,16 @@ class TestDeaths:
                 requests.feed(bench.supervisor.recv(100))
                 got += requests
             assert got == [["start", 0], ["start", 1]]
+
+    def test_a_process_id_may_come_again(self):
+        with running(restarts=9) as bench:
+            bench.ended(0)
+            bench.restart_requested()
+            bench.pids[0] = 5
+            peer = bench.peers.open(zmq.DEALER, bench.worker_address, name=b"new")
+            peer.send(Ready(0, 5000, 0))
+            bench.submit(1)
+            assert peer.receive()[0].parts[0].size == 1
 
     def test_each_pass_has_its_own_restarts(self):
         with running(nworkers=1, restarts=1) as bench:
@@ -227,9 +239,9 @@ class TestCallerWaits:
 
     def wait(self, bench, *overdue, pass_id=1, number=0, seconds=8.0):
         for value in overdue:
-            seen = bench.broker._positions
+            seen = bench.broker._looks
             bench.producer.send(Waiting(pass_id, number, value, seconds))
-            assert wait_until(lambda seen=seen: bench.broker._positions is not seen)
+            assert wait_until(lambda seen=seen: bench.broker._looks is not seen)
 
     def nobody_is_ended(self, bench):
         return not select.select([bench.supervisor], [], [], 0.05)[0]
@@ -256,10 +268,53 @@ class TestCallerWaits:
             self.wait(bench, 1)
             assert self.nobody_is_ended(bench)
 
-    def test_not_one_that_does_nothing(self):
+    def test_one_that_does_not_even_begin(self):
+        """It may be stopped, or hang in start_epoch."""
         with self.stuck(-1) as bench:
             self.wait(bench, 0, 1)
+            assert bench.requested() == ["end", 0]
+            bench.ended(0, stack="in start_epoch")
+            assert bench.restart_requested() == 0
+            _, (frame,) = bench.failed()
+            error = rebuild_exception(frame)
+            assert isinstance(error, LoaderTimeout)
+            assert (error.worker_id, error.index, error.epoch, error.batch) == (0, None, 0, 0)
+            assert "in start_epoch" in str(error)
+
+    def test_not_one_that_has_got_another_chunk(self):
+        with self.stuck(-1, rows=(1, 1)) as bench:
+            self.wait(bench, 0)
+            bench.work(bench.workers[0])
+            bench.results.receive()
+            self.wait(bench, 1, number=1)
             assert self.nobody_is_ended(bench)
+
+    def test_several_samples_at_once_do_not_tell_whose_fault_it_is(self):
+        with running(restarts=9) as bench:
+            bench.broker._bulk = True
+            bench.submit(3)
+            bench.status.set_position(0, 0)
+            bench.workers[0].receive()
+            self.wait(bench, 0, 1)
+            bench.requested()
+            bench.ended(0, position=0)
+            bench.restart_requested()
+            _, (frame,) = bench.failed()
+            error = rebuild_exception(frame)
+            assert (error.worker_id, error.index, error.batch) == (0, None, 0)
+
+    def test_where_they_may_be_skipped_they_are_tried_one_by_one(self):
+        with running(restarts=9, on_error_raises=False) as bench:
+            bench.broker._bulk = True
+            bench.submit(3)
+            bench.status.set_position(0, 0)
+            bench.workers[0].receive()
+            self.wait(bench, 0, 1)
+            bench.requested()
+            bench.ended(0, position=0)
+            bench.restart_requested()
+            chunk, _ = bench.start_worker(0, name=b"new").receive()
+            assert [part.size for part in chunk.parts] == [1]
 
     @pytest.mark.parametrize(
         ("number", "pass_id", "workers"), [(0, 1, [0]), (1, 1, [1]), (-1, 1, [0]), (0, 2, [])]

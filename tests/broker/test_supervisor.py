@@ -112,7 +112,7 @@ def ended_on_request(way):
         stand_still_here(way)
     descriptor = death_descriptor(pid)
     supervisor = object.__new__(_Supervisor)
-    supervisor._workers = {descriptor: _Worker(3, pid, dump)}
+    supervisor._workers = {descriptor: _Worker(3, pid, 7, dump)}
     time.sleep(0.3)  # until it is there
     supervisor._end_worker(2)
     assert wait_readable([descriptor], 0.1) == [], "not this one"
@@ -120,8 +120,8 @@ def ended_on_request(way):
     supervisor._end_worker(3)
     assert time.monotonic() - started < 0.5
     assert wait_readable([descriptor], 5)
-    worker_id, ended, code, stack = supervisor._reap(descriptor)
-    assert (worker_id, ended, code) == (3, pid, -signal.SIGKILL)
+    worker_id, ended, start, code, stack = supervisor._reap(descriptor)
+    assert (worker_id, ended, start, code) == (3, pid, 7, -signal.SIGKILL)
     assert ("in stand_still_here" in stack) == (way == "python"), stack
     assert supervisor._workers == {}
     for closed in (descriptor, dump):

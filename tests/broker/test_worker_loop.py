@@ -119,7 +119,7 @@ class TestServing:
     def test_the_way_of_a_chunk(self):
         worker = Free()
         with serving(worker, [10, 11, 12, 13]) as broker:
-            assert broker.receive() == (Ready(3, os.getpid()), [])
+            assert broker.receive() == (Ready(3, 0, 0), [])
             assert worker.calls == ["setup"]
             indices = np.array([3, 1, 2]).tobytes()
             broker.send(Chunk(8, 0, Kind.INDICES, 0, [part(2), part(1, 3)]), indices)

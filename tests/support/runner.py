@@ -16,7 +16,7 @@ from crumpets_like.broker.worker import Worker
 
 __all__ = ["ROWS", "Bench"]
 
-ROWS, _STRIDE = 8, 1 << 15
+ROWS, _STRIDE = 8, 1 << 16
 
 
 class Bench:

@@ -22,6 +22,7 @@ from crumpets_like.broker.protocol import (
     Kind,
     Outcome,
     Ready,
+    Status,
     Submit,
     WorkersUp,
 )
@@ -53,6 +54,7 @@ class Bench:
         self.workers: list[Peer] = []
         self.pids: dict[int, int] = {}
         self.fresh_pids = itertools.count(1000)
+        self.bulk = False  # whether the workers read several samples at once
 
     def start_workers(self, count: int) -> None:
         """Workers that say that they are ready, one after the other."""
@@ -65,7 +67,7 @@ class Bench:
         name = name or b"%d" % worker_id
         peer = self.peers.open(zmq.DEALER, self.worker_address, name=name)
         self.pids[worker_id] = next(self.fresh_pids)
-        peer.send(Ready(worker_id, self.pids[worker_id]))
+        peer.send(Ready(worker_id, self.pids[worker_id], bulk=int(self.bulk)))
         assert wait_until(lambda: self.broker._identities.get(worker_id) == name)
         return peer
 
@@ -108,7 +110,7 @@ class Bench:
         """A worker is gone, says the supervisor; it worked on the sample at `position`."""
         self.status.set_position(worker_id, position)
         pid = self.pids.get(worker_id, -1)
-        self.supervisor.sendall(msgpack.packb([worker_id, pid, code, stack]))
+        self.supervisor.sendall(msgpack.packb([worker_id, pid, pid, code, stack]))
 
     def requested(self) -> Any:
         """What the supervisor is asked for: action and worker."""
@@ -120,10 +122,17 @@ class Bench:
         assert action == "start"
         return int(worker_id)
 
+    def failed(self) -> tuple[Any, list[bytes]]:
+        """Items and frames of the results, of which one has failed."""
+        message, frames = self.results.receive()
+        assert Status.FAILED in [item.status for item in message.items]
+        return message.items, frames
+
     def died(self) -> BaseException:
         """The error that the training process is told."""
-        message, (frame,) = self.control.receive()
-        assert isinstance(message, Failure)
+        while not isinstance((received := self.control.receive())[0], Failure):
+            assert isinstance(received[0], WorkersUp)
+        (frame,) = received[1]
         return rebuild_exception(frame)
 
 
