@@ -188,6 +188,8 @@ class Engine:
 
     def close_pass(self, this: Pass) -> None:
         """Drop what is left of a pass."""
+        if os.getpid() != self._owner:  # the sockets belong to the process that forked this one
+            return
         if self._passes.pop(this.id, None) is not None and not self._stopped:
             producer = self._parts.producer
             producer.cancel(this)
@@ -235,6 +237,11 @@ class Engine:
     def stopped(self) -> bool:
         """Whether :meth:`stop` was called."""
         return self._stopped
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error has ended all passes, those to come included."""
+        return self._parts.consumer.failure is not None
 
     def stop(self) -> None:
         """End everything; mini-batches that the caller holds stay valid."""
