@@ -70,10 +70,14 @@ class BatchIterator(Iterator[Any]):
         Its batches.
     window : int
         Batches requested ahead: so many once this is made, then one for each that is received.
+    at_once : bool
+        Whether that one is requested as soon as another is received, not when the next one is
+        asked for.
     """
 
-    def __init__(self, engine: Engine, plan: BatchPlan, window: int) -> None:
+    def __init__(self, engine: Engine, plan: BatchPlan, window: int, at_once: bool = True) -> None:
         self._engine = engine
+        self._at_once = at_once
         try:
             self._pass = engine.open(plan, window=window)
         except BaseException as error:
@@ -95,6 +99,8 @@ class BatchIterator(Iterator[Any]):
             )
         try:
             batch = self._engine.next_batch(self._pass)
+            if self._at_once:
+                self._engine.request(self._pass)
         except BaseException as error:
             self._distrust(error)
             self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import traceback
 from collections.abc import Sequence
 from typing import Any, cast
@@ -11,7 +12,13 @@ import msgpack
 from ..errors import LoaderError, WorkerError, WorkerTraceback
 from .pickling import dump_object, load_object
 
-__all__ = ["describe_failure", "pack_errors", "rebuild_exception", "unpack_errors"]
+__all__ = [
+    "copy_exception",
+    "describe_failure",
+    "pack_errors",
+    "rebuild_exception",
+    "unpack_errors",
+]
 
 
 def describe_failure(error: BaseException, note: str = "") -> bytes:
@@ -60,6 +67,19 @@ def rebuild_exception(data: bytes) -> BaseException:
         return WorkerError(name, text, trace)
     error.__cause__ = WorkerTraceback(trace)
     return error  # type: ignore[no-any-return]
+
+
+def copy_exception(error: BaseException) -> BaseException:
+    """What to raise for an error that is kept, to be raised again.
+
+    Its traceback would be kept with it, and so the frames of its callers and all that they hold.
+    """
+    try:
+        copied = copy.copy(error)
+    except Exception:  # noqa: BLE001  a user's class may not be made for it
+        return error
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 def pack_errors(errors: Sequence[tuple[int, bytes]]) -> bytes:

@@ -194,9 +194,9 @@ class DataLoader:
             self.refresh()
 
     def _living_engine(self) -> Engine:
-        """The engine; a new one if an error or an interruption has ended it."""
+        """The engine; a new one if an error, an interruption or a fork has taken it."""
         engine = self._engine
-        if engine is None or engine.stopped or engine.failed:
+        if engine is None or not engine.usable:
             self.clean()
             if engine is not None:
                 engine.stop()
@@ -206,7 +206,7 @@ class DataLoader:
     def _request(self, engine: Engine, window: int) -> BatchIterator:
         plan = BatchPlan(self._passes, _key_lists(self._batch_sampler))
         self._passes += 1
-        return BatchIterator(engine, plan, window)
+        return BatchIterator(engine, plan, window, at_once=False)
 
     def _read_here(self) -> Iterator[Any]:
         for keys in _key_lists(self._batch_sampler):
