@@ -136,11 +136,10 @@ class TestBatches:
 
     def test_tensors_are_a_dataset(self, mode):
         torch = pytest.importorskip("torch")
-        for shape in ((10,), (10, 5000)):
-            data = torch.arange(np.prod(shape), dtype=torch.float32).reshape(shape)
-            batches = list(DataLoader(data, 4, **mode))
-            assert {type(batch) for batch in batches} == {np.ndarray}
-            np.testing.assert_array_equal(np.concatenate(batches), data.numpy())
+        data = torch.arange(50_000, dtype=torch.float32).reshape(10, 5000)
+        batches = list(DataLoader(data, 4, **mode))
+        assert {type(batch) for batch in batches} == {np.ndarray}
+        np.testing.assert_array_equal(np.concatenate(batches), data.numpy())
 
     def test_batchify_fn(self, mode):
         loader = DataLoader(TEN, 4, batchify_fn=lambda data: {"sum": sum(data), "x": data}, **mode)
