@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from numbers import Real
 from typing import Any, Self, cast
@@ -214,17 +215,22 @@ class DataLoader:
 
 
 class _PassIterator(Iterator[Any]):
-    """The batches of one pass."""
+    """The batches of one pass; threads that share it get each batch once."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
         self._batches: Iterator[Any] | None = None
         self._over = False
+        self._lock = threading.Lock()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
+        with self._lock:
+            return self._next()
+
+    def _next(self) -> Any:
         if self._over:
             raise StopIteration
         loader = self._loader

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from crumpets_like import LoaderClosed, LoaderError, LoaderTimeout, WorkerDied
+from crumpets_like.broker.processes import THREAD_NAME
 from crumpets_like.gluon import DataLoader, SimpleDataset
 from tests.support.gluon import PROCESSES, THREADS, WORKERS, as_lists, settle
 from tests.support.loading import wait_until
@@ -61,6 +62,13 @@ class TestLife:
         loader = DataLoader(TEN, 4, auto_reload=True)
         assert processes() == []
         assert as_lists(loader) == BATCHES
+
+    def test_threads_are_no_processes(self):
+        loader = DataLoader(TEN, 4, **THREADS)
+        assert as_lists(loader) == BATCHES
+        assert named("crumpets-w") == []
+        names = [thread.name for thread in threading.enumerate()]
+        assert sum(name.startswith(f"{THREAD_NAME}w") for name in names) == 2
 
     def test_two_loaders(self):
         first, second = DataLoader(TEN, 4, **PROCESSES), DataLoader(TEN[::-1], 5, **PROCESSES)

@@ -1,6 +1,7 @@
 """When samples are read: by which call, and how many ahead."""
 
 import gc
+import threading
 
 import pytest
 
@@ -148,6 +149,16 @@ class TestIndependentIterators:
         loader = DataLoader(TEN, 2, prefetch=0, **mode)
         iterators = [iter(loader) for _ in range(20)]
         assert [numbers(it) for it in iterators] == [TEN] * 20
+
+    def test_one_that_threads_share(self, mode):
+        it = iter(DataLoader(list(range(200)), 1, **mode))
+        seen = []
+        threads = [threading.Thread(target=lambda: seen.extend(numbers(it))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(seen) == list(range(200))
 
     def test_nested_loops(self, mode):
         loader = DataLoader(TEN[:4], 2, **mode)
