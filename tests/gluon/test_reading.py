@@ -150,17 +150,29 @@ class TestIndependentIterators:
         iterators = [iter(loader) for _ in range(20)]
         assert [numbers(it) for it in iterators] == [TEN] * 20
 
-    def test_one_that_threads_share(self, mode):
-        it = iter(DataLoader(list(range(200)), 1, **mode))
-        seen = []
-        threads = [threading.Thread(target=lambda: seen.extend(numbers(it))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(seen) == list(range(200))
-
     def test_nested_loops(self, mode):
         loader = DataLoader(TEN[:4], 2, **mode)
         pairs = [(a.tolist(), b.tolist()) for a in loader for b in loader]
         assert pairs == [(a, b) for a in ([0, 1], [2, 3]) for b in ([0, 1], [2, 3])]
+
+
+def test_an_iterator_that_threads_share():
+    entered, go = threading.Event(), threading.Event()
+
+    def wait(number):
+        entered.set()
+        assert go.wait(20)
+        return number
+
+    it = iter(DataLoader(SimpleDataset([0, 1]).transform(wait), 1))
+    seen = []
+    threads = [threading.Thread(target=lambda: seen.append(next(it).item())) for _ in range(2)]
+    threads[0].start()
+    assert entered.wait(20)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert threads[1].is_alive(), "it waits for the first"
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert seen == [0, 1]
