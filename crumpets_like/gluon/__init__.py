@@ -1,7 +1,8 @@
 """A DataLoader with the signature of gluon 1.9.1, and the datasets and samplers that go with it.
 
 Layout: ``datasets`` says what the samples are, ``samplers`` in which order they come, ``batchify``
-makes a batch of them, ``dataloader`` is the loader, ``pinning`` its page-locked memory.
+makes a batch of them, ``dataloader`` is the loader, ``arguments`` checks what it is given,
+``pinning`` is its page-locked memory.
 """
 
 from .batchify import default_batchify_fn

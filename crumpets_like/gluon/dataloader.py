@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
-from numbers import Real
 from typing import Any, Self, cast
 
 import numpy as np
 
-from ..arguments import check_timeout
 from ..broker.engine import Engine
 from ..broker.options import EngineOptions
 from ..errors import LoaderTimeout
 from ..independent import MOST_SAMPLES, BatchIterator, BatchPlan, CollateWorker
-from ..sources import check_last_batch
+from .arguments import check_positive_timeout, choose_batch_sampler, negative_as_zero
 from .batchify import default_batchify_fn
-from .samplers import BatchSampler, RandomSampler, SequentialSampler
 
 __all__ = ["DataLoader"]
 
@@ -115,16 +111,16 @@ class DataLoader:
                 f"({type(dataset).__name__})"
             )
         self._dataset = dataset
-        self._batch_sampler = _choose_batches(
+        self._batch_sampler = choose_batch_sampler(
             dataset, batch_size, shuffle, sampler, last_batch, batch_sampler
         )
         self._batchify = default_batchify_fn if batchify_fn is None else batchify_fn
         if not callable(self._batchify):
             raise TypeError(f"batchify_fn must be callable, got {batchify_fn!r}")
-        self._nworkers = _at_least_zero("num_workers", num_workers)
+        self._nworkers = negative_as_zero("num_workers", num_workers)
         if prefetch is None:
             prefetch = 2 * self._nworkers
-        self._prefetch = _at_least_zero("prefetch", prefetch)
+        self._prefetch = negative_as_zero("prefetch", prefetch)
         self._auto_reload = bool(auto_reload)
         self._pin = None
         self._options = EngineOptions(
@@ -132,7 +128,7 @@ class DataLoader:
             _items_only(dataset),
             MOST_SAMPLES,
             self._nworkers,
-            timeout=_check_timeout(timeout),
+            timeout=check_positive_timeout(timeout),
             start_method="thread" if thread_pool else "forkserver",
             seed=_numpy_seed(),
         )
@@ -267,40 +263,6 @@ def _items_only(dataset: Any) -> Any:
     return _Items(dataset) if hidden else dataset
 
 
-def _choose_batches(
-    dataset: Any,
-    batch_size: int | None,
-    shuffle: bool,
-    sampler: Iterable[Any] | None,
-    last_batch: str | None,
-    batch_sampler: Iterable[Iterable[Any]] | None,
-) -> Iterable[Iterable[Any]]:
-    """The batch sampler that the arguments ask for; the errors' texts are those of gluon."""
-    if batch_sampler is not None:
-        if not (batch_size is None and not shuffle and sampler is None and last_batch is None):
-            raise ValueError(
-                "batch_size, shuffle, sampler and last_batch must not be specified if "
-                "batch_sampler is specified."
-            )
-        _check_iterable("batch_sampler", batch_sampler)
-        return batch_sampler
-    if batch_size is None:
-        raise ValueError("batch_size must be specified unless batch_sampler is specified")
-    if sampler is None:
-        sampler = RandomSampler(len(dataset)) if shuffle else SequentialSampler(len(dataset))
-    elif shuffle:
-        raise ValueError("shuffle must not be specified if sampler is specified")
-    _check_iterable("sampler", sampler)
-    return BatchSampler(
-        sampler, batch_size, "keep" if last_batch is None else check_last_batch(last_batch)
-    )
-
-
-def _check_iterable(argument: str, value: Any) -> None:
-    if not hasattr(value, "__iter__") and not hasattr(value, "__getitem__"):
-        raise TypeError(f"{argument} must be iterable, got {value!r} ({type(value).__name__})")
-
-
 def _key_lists(batch_sampler: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
     """The lists of one pass over a batch sampler.
 
@@ -320,21 +282,6 @@ def _key_lists(batch_sampler: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
         if not keys:
             raise ValueError("batch_sampler gave an empty list: a batch needs a sample")
         yield keys
-
-
-def _check_timeout(value: Any) -> float | None:
-    if isinstance(value, Real) and not isinstance(value, bool) and not float(value) > 0:
-        raise ValueError(f"timeout must be positive, given {value}")
-    return check_timeout(value)
-
-
-def _at_least_zero(argument: str, value: Any) -> int:
-    """Return `value` as an int, negative ones as 0; TypeError if it is no integer."""
-    try:
-        return max(0, operator.index(value))
-    except TypeError:
-        message = f"{argument} must be an integer, got {value!r} ({type(value).__name__})"
-        raise TypeError(message) from None
 
 
 def _numpy_seed() -> int:
