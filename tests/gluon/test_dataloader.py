@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from crumpets_like.gluon import ArrayDataset, BatchSampler, DataLoader, SimpleDataset
-from tests.support.gluon import MODES, PROCESSES, as_lists, numbers
+from tests.support.gluon import MODES, ORDERS, PROCESSES, as_lists, numbers
 
 TEN = list(range(10))
 
@@ -47,7 +47,7 @@ assert all(hasattr(gluon, name) for name in gluon.__all__)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ORDERS)
 class TestOrder:
     def test_keep_and_discard(self, mode):
         loader = DataLoader(TEN, 4, **mode)
@@ -171,7 +171,7 @@ def test_only_items_of_a_dataset_are_used(mode):
     assert as_lists(DataLoader(Epochs(TEN), 5, **mode)) == [TEN[:5], TEN[5:]]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ORDERS)
 class TestErrorsOfSamples:
     def test_type_and_text_are_kept_and_the_next_pass_works(self, mode, tmp_path):
         mark = tmp_path / "broken"

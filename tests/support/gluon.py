@@ -11,12 +11,29 @@ import pytest
 from crumpets_like.gluon import DataLoader
 from tests.support.loading import wait_until
 
-__all__ = ["MODES", "WORKERS", "ReadLog", "as_lists", "numbers", "settle"]
+__all__ = [
+    "MODES",
+    "ORDERS",
+    "PROCESSES",
+    "THREADS",
+    "WORKERS",
+    "ReadLog",
+    "as_lists",
+    "numbers",
+    "settle",
+]
 
 PROCESSES: dict[str, Any] = {"num_workers": 2}
 THREADS: dict[str, Any] = {"num_workers": 2, "thread_pool": True}
 WORKERS = [pytest.param(PROCESSES, id="processes"), pytest.param(THREADS, id="threads")]
-MODES = [pytest.param({}, id="caller"), *WORKERS]
+CALLER = pytest.param({}, id="caller")
+MODES = [CALLER, *WORKERS]
+ORDERS = [
+    CALLER,
+    WORKERS[0],
+    pytest.param(THREADS, id="threads", marks=pytest.mark.matrix),
+]
+"""For what the workers do not decide."""
 
 
 class ReadLog:
