@@ -99,7 +99,7 @@ class LoaderTimeout(LoaderError, TimeoutError):
         if where is not None:
             what = (
                 f" Worker {where.worker_id} (pid {where.pid}) has not got on with {where.sample} "
-                "since half of that time; it was replaced."
+                f"since half of that time; it was replaced.{what}"
             )
         super().__init__(
             f"No mini-batch arrived within {seconds:g} seconds.{what} Likely causes: a sample "

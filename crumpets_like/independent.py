@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from .broker.engine import Engine
 from .broker.worker import Worker
+from .errors import LoaderClosed
 from .passes import Batch, EpochPlan, index_batch
 
 __all__ = ["MOST_SAMPLES", "BatchIterator", "BatchPlan", "CollateWorker"]
@@ -69,11 +70,19 @@ class BatchIterator(Iterator[Any]):
         Its batches.
     window : int
         Batches requested ahead: so many once this is made, then one for each that is received.
+    at_once : bool
+        Whether that one is requested as soon as another is received, not when the next one is
+        asked for.
     """
 
-    def __init__(self, engine: Engine, plan: BatchPlan, window: int) -> None:
+    def __init__(self, engine: Engine, plan: BatchPlan, window: int, at_once: bool = True) -> None:
         self._engine = engine
-        self._pass = engine.open(plan, window=window)
+        self._at_once = at_once
+        try:
+            self._pass = engine.open(plan, window=window)
+        except BaseException as error:
+            self._distrust(error)
+            raise
         self._closed = False
 
     def __iter__(self) -> Self:
@@ -82,17 +91,33 @@ class BatchIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
+        if self._engine.stopped:
+            self.close()
+            raise LoaderClosed(
+                "The loader's workers were stopped when another of its passes was interrupted, or "
+                "ended by an error: iterate the loader anew."
+            )
         try:
             batch = self._engine.next_batch(self._pass)
+            if self._at_once:
+                self._engine.request(self._pass)
         except BaseException as error:
-            if not self._engine.knows(error):  # a signal handler raised: trust nothing of it
-                self._engine.stop()
+            self._distrust(error)
             self.close()
             raise
         if batch is None:
             self.close()
             raise StopIteration
         return batch[0][""]
+
+    def _distrust(self, error: BaseException) -> None:
+        """Stop the engine if a signal handler raised within it: nothing of it is known then."""
+        if not self._engine.knows(error):
+            self._engine.stop()
+
+    def widen(self) -> None:
+        """Request one more batch ahead from now on."""
+        self._pass.window.size += 1
 
     def close(self) -> None:
         """Drop what is left of the pass."""

@@ -17,7 +17,7 @@ import zmq
 from ..arguments import check_count
 from ..errors import LoaderClosed, LoaderError, LoaderTimeout
 from .assembly import RawBatch, assemble
-from .failures import rebuild_exception
+from .failures import copy_exception, rebuild_exception
 from .logs import handle_record
 from .processes import THREAD_NAME, Wakeup
 from .protocol import Failure, Item, Record, Results, Status, WorkersUp, unpack
@@ -271,8 +271,8 @@ class Consumer:
             if item is CLOSED:
                 return None
             if isinstance(item, BaseException):
-                self.raised = item
-                raise item
+                self.raised = copy_exception(item) if item is self._failure else item
+                raise self.raised
             return item
 
     def retrieve(self, stream: Stream | None = None, timeout: float | None = None) -> Any:

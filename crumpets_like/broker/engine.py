@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..epochs import EpochPlan
 from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
+from .failures import copy_exception
 from .options import EngineOptions
 from .parts import Parts
 from .producer import Pass
@@ -68,6 +69,7 @@ class Engine:
         self._parts = Parts()
         self._passes = self._parts.passes
         self._abandoned: deque[Pass] = deque()
+        self._raised: BaseException | None = None  # what the caller got last
         self._finalizer = weakref.finalize(self, self._parts.stop)
         try:
             self._parts.start(options)
@@ -145,7 +147,12 @@ class Engine:
                 self._wait_for_slot(this)
                 continue
             before = consumer.skipped
-            mini_batch = self._retrieve(this)
+            try:
+                mini_batch = self._retrieve(this)
+            except BaseException:
+                # It keeps the caller's frames, and so this engine: no part of it may keep that.
+                self._raised, consumer.raised = consumer.raised, None
+                raise
             if mini_batch is END:
                 return None
             producer.retrieved(this)
@@ -184,8 +191,7 @@ class Engine:
 
     def knows(self, error: BaseException) -> bool:
         """Whether an error was raised where everything was in order, not by a signal handler."""
-        consumer = self._parts.consumer
-        known, consumer.raised = consumer.raised, None  # kept, it would keep the caller's frames
+        known, self._raised = self._raised, None  # kept, it would keep the caller's frames
         return isinstance(error, LoaderError) or error is known
 
     def _wait_for_slot(self, this: Pass) -> None:
@@ -196,13 +202,15 @@ class Engine:
         elif ring.held + self._parts.producer.granted >= ring.limit:
             raise BufferExhausted(ring.held, ring.limit)
         elif consumer.failure is not None:
-            raise consumer.failure
+            raise copy_exception(consumer.failure)
         elif not ring.wait_for_return(self._options.timeout):
             # Slots of a pass that was left early have not come back.
             raise LoaderTimeout(self._options.timeout or 0.0)
 
     def close_pass(self, this: Pass) -> None:
         """Drop what is left of a pass."""
+        if os.getpid() != self._owner:  # the sockets belong to the process that forked this one
+            return
         if self._passes.pop(this.id, None) is not None and not self._stopped:
             producer = self._parts.producer
             producer.cancel(this)
@@ -250,6 +258,12 @@ class Engine:
     def stopped(self) -> bool:
         """Whether :meth:`stop` was called."""
         return self._stopped
+
+    @property
+    def usable(self) -> bool:
+        """Whether passes can be opened: neither stopped, nor failed, nor another process's."""
+        failed = self._stopped or self._parts.consumer.failure is not None
+        return not failed and os.getpid() == self._owner
 
     def stop(self) -> None:
         """End everything; mini-batches that the caller holds stay valid."""

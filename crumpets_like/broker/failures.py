@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import traceback
 from collections.abc import Sequence
 from typing import Any, cast
@@ -19,7 +20,14 @@ from ..errors import (
 )
 from .pickling import dump_object, load_object
 
-__all__ = ["add_note", "describe_failure", "pack_errors", "rebuild_exception", "unpack_errors"]
+__all__ = [
+    "add_note",
+    "copy_exception",
+    "describe_failure",
+    "pack_errors",
+    "rebuild_exception",
+    "unpack_errors",
+]
 
 
 def add_note(error: BaseException, note: str) -> None:
@@ -84,6 +92,19 @@ def rebuild_exception(data: bytes) -> BaseException:
     if not isinstance(error, WorkerDied | LoaderTimeout):  # whose text has the worker's stack
         BaseException.__setattr__(error, "__cause__", WorkerTraceback(trace))
     return error
+
+
+def copy_exception(error: BaseException) -> BaseException:
+    """What to raise for an error that is kept, to be raised again.
+
+    Its traceback would be kept with it, and so the frames of its callers and all that they hold.
+    """
+    try:
+        copied = copy.copy(error)
+    except Exception:  # noqa: BLE001  a user's class may not be made for it
+        return error
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 def pack_errors(errors: Sequence[tuple[int, bytes]]) -> bytes:

@@ -243,10 +243,11 @@ class TestStop:
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:  # holds copies of all descriptors while the parent stops
+            engine.close_pass(this)
             engine._finalizer()
             os.close(write)
             os.read(read, 1)
-            os._exit(0)
+            os._exit(engine.usable or this.cancelled)
         try:
             assert rest(engine, this) == list(range(8, 100))
             engine.stop()
@@ -254,7 +255,8 @@ class TestStop:
         finally:
             os.close(read)
             os.close(write)
-            os.waitpid(pid, 0)
+            status = os.waitpid(pid, 0)[1]
+        assert status == 0
 
 
 class Gate:
@@ -309,6 +311,23 @@ class TestAbandoned:
     def test_in_the_callers_thread(self, start_method):
         engine = make_engine(range(100), start_method=start_method)
         engine.next_batch(engine.open(planner(range(100), 4).open()))
+        engine = weakref.ref(engine)
+        gc.collect()
+        assert engine() is None
+        assert all_ended()
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_after_an_error(self, fails):
+        """The traceback of what was raised leads to the engine."""
+        engine = make_engine(["no number"])
+        if fails:
+            engine._parts.consumer.fail(ValueError("all of it"))
+        this = engine.open(planner(range(1), 4).open())
+        with pytest.raises(ValueError, match="all of it" if fails else "invalid literal") as caught:
+            engine.next_batch(this)
+        assert engine.knows(caught.value)
+        assert engine.usable == (not fails)
+        del this, caught
         engine = weakref.ref(engine)
         gc.collect()
         assert engine() is None

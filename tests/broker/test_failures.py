@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from crumpets_like import LoaderError, WorkerError
 from crumpets_like.broker.failures import (
+    copy_exception,
     describe_failure,
     pack_errors,
     rebuild_exception,
@@ -138,3 +139,21 @@ def test_each_of_several_is_whole():
     assert (row, position) == (3, 70)
     assert repr(rebuild_exception(first)) == "KeyError('a')"
     assert repr(rebuild_exception(second)) == "OSError(5)"
+
+
+class TestCopies:
+    def test_all_but_the_traceback(self):
+        error = there_and_back(OSError(2, "no such file", "name"), "a note")
+        try:
+            raise error
+        except OSError:
+            copied = copy_exception(error)
+        assert type(copied) is type(error)
+        assert (copied.args, copied.filename) == (error.args, error.filename)
+        assert copied.__notes__ == ["a note"]
+        assert copied.__cause__ is error.__cause__
+        assert copied.__traceback__ is None
+
+    def test_what_cannot_be_copied_is_raised_itself(self):
+        error = Mine(1, hint="text")
+        assert copy_exception(error) is error
