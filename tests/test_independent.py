@@ -74,7 +74,7 @@ def test_what_is_read_of_the_sampler(make_engine):
     assert read == [0, 1, 2, 3]
     next(iterator)
     next(iterator)
-    assert read == [0, 1, 2, 3, 4], "one more for each that was received before"
+    assert read == [0, 1, 2, 3, 4, 5], "one more for each that was received"
 
 
 def test_one_that_is_dropped_is_closed_by_the_next_use(make_engine):

@@ -49,7 +49,7 @@ def test_mapped_folders() -> None:
         module = importlib.import_module(f"crumpets_like.{name}")
         assert module.__name__ == f"crumpets_like.{name}"
         assert module.__file__ is not None
-        assert Path(module.__file__).parent == ROOT / name
+        assert Path(module.__file__).parent.resolve() == ROOT / name
 
 
 @pytest.mark.parametrize("folder", [ROOT, ROOT / "tests", Path("/")])
