@@ -1,0 +1,61 @@
+"""Troubles that come together, or at awkward moments: never a hang, never an innocent sample."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.support import troubles
+from tests.support.matrix import PROCESSES
+from tests.support.scenario import run_scenario
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+@pytest.mark.parametrize("hang", [False, True])
+def test_many_culprits_are_skipped(start_method: str, hang: bool) -> None:
+    run_scenario(troubles.many_culprits, start_method, hang, timeout=90).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_the_setup_of_a_replacement_is_not_counted(start_method: str) -> None:
+    run_scenario(troubles.slow_setup_of_replacements, start_method, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_an_epoch_that_does_not_begin(start_method: str) -> None:
+    run_scenario(troubles.start_epoch_hangs, start_method, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_few_descriptors(start_method: str) -> None:
+    run_scenario(troubles.few_descriptors, start_method, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_samples_of_main(start_method: str) -> None:
+    run_scenario(troubles.samples_of_main, start_method, timeout=60).check()
+
+
+def test_the_folder_of_the_sockets_is_gone() -> None:
+    run_scenario(troubles.folder_is_gone, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_signals_to_all_processes(start_method: str) -> None:
+    run_scenario(troubles.signals_to_all, start_method, timeout=60).check()
+
+
+def test_a_stopped_broker_without_a_supervisor() -> None:
+    run_scenario(troubles.stopped_broker, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_memory_of_free_form_slots(start_method: str) -> None:
+    run_scenario(troubles.free_form_memory, start_method, timeout=90).check()
+
+
+def test_the_training_process_dies_while_modules_are_imported() -> None:
+    run_scenario(troubles.trainer_dies_while_modules_are_imported, timeout=60, grace=4.0).check()
