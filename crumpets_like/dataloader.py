@@ -19,6 +19,7 @@ from .broker.worker import Worker
 from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed
 from .iteration import Clock, EpochIterator
+from .resume import Resumable
 from .seeding import check_seed, entropy_seed
 from .slicer import Slicer
 from .statistics import Statistics, find_bottleneck
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 
-class TurboDataLoader:
+class TurboDataLoader(Resumable):
     """Yields ``(iteration, mini_batches)``, prepared by parallel workers in shared memory.
 
     ::
@@ -153,6 +154,7 @@ class TurboDataLoader:
         self._iterator: EpochIterator | None = None
         self._upcoming: tuple[Planner, EpochPlan, Any] | None = None
         self._torn = False  # whether the loader's own code was interrupted
+        self._seeded = seed is not None
         seed = entropy_seed() if seed is None else check_seed(seed)
         self._planner = Planner(
             iterable,

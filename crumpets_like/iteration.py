@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .epochs import EpochPlan
 from .errors import BufferExhausted, LoaderClosed, LoaderTimeout
+from .passes import Mark
 
 if TYPE_CHECKING:
     from .dataloader import TurboDataLoader
@@ -91,6 +92,12 @@ class EpochIterator:
         clock.samples += self._pass.delivered - delivered
         loader._torn = False
         return iteration, batch
+
+    @property
+    def mark(self) -> Mark:
+        """Where the epoch goes on behind what the caller has received."""
+        mark: Mark = self._pass.mark
+        return mark._replace(over=True) if self._ended else mark
 
     def close(self, why: str | None = None) -> None:
         """End the epoch early."""

@@ -2,22 +2,76 @@
 
 from __future__ import annotations
 
+import copy
 import operator
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .sampling import Order
 
-__all__ = ["Batch", "EpochPlan", "LastBatch", "OrderPlan", "Passes", "SourcePlan", "index_batch"]
+__all__ = [
+    "BEGINNING",
+    "Batch",
+    "EpochPlan",
+    "LastBatch",
+    "Mark",
+    "OrderPlan",
+    "Passes",
+    "Place",
+    "SourcePlan",
+    "index_batch",
+]
 
 Batch = NDArray[np.int64] | list[Any]
 LastBatch = Literal["keep", "discard", "rollover"]
+
+
+class Place(NamedTuple):
+    """A place in the chain of passes: that of the item which is given next.
+
+    Attributes
+    ----------
+    number, offset : int
+        Number of the pass, and items before this one in it.
+    state : tuple of (str, object) or None
+        For sources with a ``state_dict``: whose it is, "iterator" or "source", and what it was.
+    """
+
+    number: int
+    offset: int
+    state: tuple[str, Any] | None = None
+
+
+class Mark(NamedTuple):
+    """Where an epoch goes on behind one of its batches, or begins.
+
+    Attributes
+    ----------
+    given : int
+        Items of the epoch before it.
+    position : int
+        Samples of the epoch before it. (The items of a batch sampler are lists of these.)
+    over : bool
+        Whether the epoch is known to end here.
+    place : Place
+        Where its next item is found.
+    """
+
+    given: int
+    position: int
+    over: bool
+    place: Place
+
+
+BEGINNING = Mark(0, 0, False, Place(0, 0))
+"""Of the first epoch."""
 
 
 class EpochPlan(ABC, Iterator[Batch]):
@@ -38,33 +92,43 @@ class EpochPlan(ABC, Iterator[Batch]):
         length says ends the epoch early.
     ahead : bool
         True if batches may be requested before the caller opens the epoch: orders of our own only.
+    mark : Mark
+        Where the epoch goes on behind the last batch that was given.
+    total : int or None
+        Items of the epoch as planned; None: up to the end of the pass.
     """
 
     epoch: int
     kind: Literal["indices", "samples"]
     iterations: int | None
     ahead: bool
+    mark: Mark
+    total: int | None
 
-    def __init__(self, epoch: int, batch_size: int, total: int | None) -> None:
+    def __init__(
+        self, epoch: int, batch_size: int, total: int | None, start: Mark = BEGINNING
+    ) -> None:
         self.epoch = epoch
         self.iterations = None if total is None else -(-total // batch_size)
+        self.total = total
+        self.mark = start
         self._batch_size = batch_size
-        self._total = total
-        self._given = 0
+        self._given = start.given
+        self._ended = start.over
 
     @property
     def over(self) -> bool:
         """True when the last batch has been given."""
-        return self._given == self._total
+        return self._ended or self._given == self.total
 
     @abstractmethod
     def __next__(self) -> Batch:
         """Return the next batch."""
 
     def _next_size(self) -> int:
-        if self._total is None:
+        if self.total is None:
             return self._batch_size
-        return min(self._batch_size, self._total - self._given)
+        return min(self._batch_size, self.total - self._given)
 
 
 class OrderPlan(EpochPlan):
@@ -76,8 +140,8 @@ class OrderPlan(EpochPlan):
         Number of the epoch, samples per batch, samples in the epoch.
     orders : callable
         Returns the order of the pass with the given number.
-    number, offset : int
-        Where the epoch starts: number of the pass, and position in it.
+    start : Mark
+        Where the epoch begins, or goes on.
     """
 
     kind = "indices"
@@ -90,29 +154,28 @@ class OrderPlan(EpochPlan):
         total: int,
         *,
         orders: Callable[[int], Order],
-        number: int,
-        offset: int,
+        start: Mark,
     ) -> None:
-        super().__init__(epoch, batch_size, total)
+        super().__init__(epoch, batch_size, total, start)
         self._orders = orders
-        self._number = number
-        self._offset = offset
 
     def __next__(self) -> Batch:
         missing = self._next_size()
         if not missing:
             raise StopIteration
         self._given += missing
+        number, offset, _ = self.mark.place
         pieces = []
         while missing:
-            order = self._orders(self._number)
-            stop = min(self._offset + missing, order.length)
-            pieces.append(order.indices(self._offset, stop))
-            missing -= stop - self._offset
-            self._offset = stop
+            order = self._orders(number)
+            stop = min(offset + missing, order.length)
+            pieces.append(order.indices(offset, stop))
+            missing -= stop - offset
+            offset = stop
             if stop == order.length:
-                self._number += 1
-                self._offset = 0
+                number += 1
+                offset = 0
+        self.mark = Mark(self._given, self._given, self.over, Place(number, offset))
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
@@ -136,6 +199,8 @@ class Passes:
         Items taken from the pass that was opened last.
     held : list
         Leftovers of a pass that has ended, for the batch that is read next.
+    place : Place
+        That of the first item which was given in no batch: of the leftovers, if there are any.
     """
 
     def __init__(self, source: Iterable[Any], argument: str, number: int) -> None:
@@ -145,21 +210,89 @@ class Passes:
         self.taken = 0
         self.held: list[Any] = []
         self._iterator: Iterator[Any] | None = None
+        self.place = Place(-1, 0)  # not known yet
 
     @property
     def ended(self) -> bool:
         """True if no pass is under way."""
         return self._iterator is None
 
-    def open(self) -> Iterator[Any]:
-        """Begin the next pass."""
+    @property
+    def current(self) -> int:
+        """Number of the pass under way, or of the next one if none is."""
+        return self.number if self._iterator is None else self.number - 1
+
+    def open(self, state: tuple[str, Any] | None = None) -> Iterator[Any]:
+        """Begin the next pass, or go on with it from a state that :attr:`place` had."""
         set_epoch = getattr(self.source, "set_epoch", None)
         if callable(set_epoch) and self.argument != "iterable":
             set_epoch(self.number)
+        whose, value = state or ("", None)
+        if whose == "source":
+            self._load(self.source, value)
         self._iterator = iter(self.source)
+        if whose == "iterator":
+            self._load(self._iterator, value)
         self.number += 1
         self.taken = 0
         return self._iterator
+
+    def go_to(self, place: Place, opened: bool) -> None:
+        """Go on from a place; if its pass was `opened`, it is now, too.
+
+        Items before it are read and dropped, unless the source restores a state.
+
+        Raises
+        ------
+        ValueError
+            If the pass ends before.
+        """
+        self.number, offset, state = place
+        self.place = place
+        if opened:
+            iterator = self.open(state)
+            if state is None:
+                self._drop(iterator, offset)
+            self.taken = offset
+        elif state:
+            self._load(self.source, state[1])
+
+    def _drop(self, iterator: Iterator[Any], count: int) -> None:
+        dropped = sum(1 for _ in islice(iterator, count))
+        if dropped < count:
+            raise ValueError(
+                f"a pass over {self.argument}, {self.source!r}, gave {dropped} items, where it had "
+                f"given {count} when the state was taken: it must give the same again, or have "
+                f"state_dict() and load_state_dict()"
+            )
+
+    def _load(self, what: Any, state: Any) -> None:
+        if not hasattr(what, "load_state_dict"):
+            raise ValueError(
+                f"the state holds one of {self.argument} or its iterator, but {what!r} has no "
+                f"load_state_dict()"
+            )
+        what.load_state_dict(copy.deepcopy(state))
+
+    def hold_up_to(self, number: int) -> None:
+        """Read what is left of the passes before `number`: leftovers for the next batch."""
+        while self.current < number:
+            self.held += self.take(sys.maxsize)
+
+    def settle(self) -> None:
+        """All items that were taken are given in batches, but those that are held."""
+        here = self.current, 0 if self._iterator is None else self.taken
+        # A state that was loaded is asked for only when the source has gone on from it.
+        if not self.held and here != self.place[:2]:
+            self.place = Place(*here, self._state())
+
+    def _state(self) -> tuple[str, Any] | None:
+        """A copy of the source's state, if it has one: it goes on before the copy is used."""
+        what: Any
+        for whose, what in (("iterator", self._iterator), ("source", self.source)):
+            if hasattr(what, "state_dict") and hasattr(what, "load_state_dict"):
+                return whose, copy.deepcopy(what.state_dict())
+        return None
 
     def take(self, count: int) -> list[Any]:
         """Return the next `count` items; fewer where the pass ends before, which is `ended` then.
@@ -212,6 +345,10 @@ class SourcePlan(EpochPlan):
         source without a length is exactly one pass is seen only there.
     last_batch : {"keep", "discard", "rollover"}
         What becomes of a short last batch at such an end.
+    start : Mark, optional
+        Where the epoch goes on, if it was begun before.
+    first : int, optional
+        Number of the first pass that the epoch reads from its beginning.
     """
 
     ahead = False
@@ -227,21 +364,40 @@ class SourcePlan(EpochPlan):
         single: bool,
         length: int | None,
         last_batch: LastBatch,
+        start: Mark | None = None,
+        first: int | None = None,
     ) -> None:
-        super().__init__(epoch, batch_size, total)
+        if start is None:
+            passes.settle()
+            start = Mark(0, 0, False, passes.place)
+        if first is None:
+            first = passes.current if passes.ended or not passes.taken else passes.number
+        super().__init__(epoch, batch_size, total, start)
         self.kind = "samples" if passes.argument == "iterable" else "indices"
+        self.single = single
+        self.length = length
+        self.first = first
         self._passes = passes
         self._convert = convert
-        self._single = single
-        self._length = length
         self._last_batch = last_batch
-        self._read = 0
+        self._ahead: list[Any] = []  # items of a batch that was read to see whether there is one
 
     def __next__(self) -> Batch:
-        items = self._next_items()
+        items, self._ahead = self._ahead or self._next_items(), []
         if not items:
             raise StopIteration
-        return self._convert(items)
+        batch = self._convert(items)
+        self.mark = Mark(
+            self._given, self.mark.position + len(batch), self.over, self._passes.place
+        )
+        return batch
+
+    def more(self) -> bool:
+        """Whether another batch follows; where only reading tells, it is read."""
+        certain = self.total is not None and (self.single or self.length is None)
+        if self.over or not certain:
+            self._ahead = self._next_items()
+        return bool(self._ahead) or not self.over
 
     def skip(self) -> None:
         """Read the rest of the epoch, for a caller who left it early."""
@@ -250,14 +406,14 @@ class SourcePlan(EpochPlan):
 
     def close(self) -> None:
         """End the epoch here."""
-        self._total = self._given
+        self._ended = True
 
     def _next_items(self) -> list[Any]:
         """Return the items of the next batch, none at the end of the epoch."""
         passes = self._passes
         if self.over:
-            if self._single and self._length is not None:
-                passes.finish(self._length)
+            if self.single and self.length is not None:
+                passes.finish(self.length)
             return []
         items, passes.held = passes.held, []
         missing = self._next_size() - len(items)
@@ -265,16 +421,19 @@ class SourcePlan(EpochPlan):
             taken = passes.take(missing)
             items += taken
             missing -= len(taken)
-            self._read += len(taken)
             if missing and self._ends_here():
                 return self._end(items)
+        return self._give(items)
+
+    def _give(self, items: list[Any]) -> list[Any]:
         self._given += len(items)
+        self._passes.settle()
         return items
 
     def _ends_here(self) -> bool:
         """Whether the epoch ends with the pass that has just ended."""
         passes = self._passes
-        if self._single or self._length == passes.taken == self._read:
+        if self.single or (passes.taken == self.length and passes.number == self.first + 1):
             return True
         if not passes.taken:
             raise ValueError(
@@ -284,13 +443,10 @@ class SourcePlan(EpochPlan):
         return False
 
     def _end(self, items: list[Any]) -> list[Any]:
+        self._ended = True
         if self._last_batch == "rollover":
             self._passes.held = items
-        if self._last_batch != "keep":
-            items = []
-        self._given += len(items)
-        self._total = self._given
-        return items
+        return self._give(items) if self._last_batch == "keep" else []
 
 
 def index_batch(keys: list[Any], length: int | None, argument: str) -> Batch:

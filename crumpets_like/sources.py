@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 
 from .passes import Batch, LastBatch, index_batch
 
-__all__ = ["Source", "check_last_batch", "choose_source", "is_indexable"]
+__all__ = ["Source", "check_last_batch", "choose_source", "is_indexable", "size_of"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,7 @@ class Source:
         """Return the number of items that one pass gives now, None if unknown."""
         if self.own_order:
             return len(self.dataset)
-        try:
-            return len(self.items)
-        except (TypeError, NotImplementedError):  # a torch sampler may have either
-            return None
+        return size_of(self.items)
 
     def converter(self, batch_size: int) -> Callable[[list[Any]], Batch]:
         """Return the function that makes a batch of the items that were read for it."""
@@ -109,6 +106,14 @@ def is_indexable(iterable: Any) -> bool:
     if iterable_dataset is not None and isinstance(iterable, iterable_dataset):
         return False
     return hasattr(type(iterable), "__len__") and hasattr(type(iterable), "__getitem__")
+
+
+def size_of(items: Any) -> int | None:
+    """Return its length, None if it has none."""
+    try:
+        return len(items)
+    except (TypeError, NotImplementedError):  # a torch sampler may have either
+        return None
 
 
 def check_last_batch(value: Any) -> LastBatch:
