@@ -12,7 +12,9 @@ from functools import lru_cache, partial
 from typing import Any
 
 from .arguments import check_count
-from .passes import EpochPlan, Mark, OrderPlan, Passes, Place, SourcePlan
+from .chain import Passes, Place
+from .passes import EpochPlan, Mark, OrderPlan, SourcePlan
+from .ranks import choose_shard
 from .sampling import Order, SequentialOrder, ShuffledOrder
 from .seeding import check_seed
 from .sources import check_last_batch, choose_source, size_of
@@ -67,11 +69,17 @@ class Planner:
         of ``ceil(length / batch_size)`` lists.
     last_batch : {"keep", "discard", "rollover"}
         What becomes of the short last batch of a pass.
+    rank, world_size, uneven
+        Which samples this rank gets, as :func:`choose_shard` says. All ranks plan the same epochs,
+        in global batches of `batch_size` samples for each rank; `length` counts the samples of
+        all ranks.
 
     Attributes
     ----------
     indexable : bool
         Whether indices are planned, not samples.
+    shard : Shard
+        Which samples this rank gets.
 
     Raises
     ------
@@ -90,6 +98,9 @@ class Planner:
         sampler: Any = None,
         batch_sampler: Any = None,
         last_batch: str = "keep",
+        rank: int | str | None = None,
+        world_size: int | str | None = None,
+        uneven: str = "pad",
     ) -> None:
         self._batch_size = check_count("batch_size", batch_size)
         self._length = None if length is None else check_count("length", length)
@@ -107,7 +118,13 @@ class Planner:
         self.indexable = self._source.indexable
         # A batch sampler's item is a batch.
         self._lists = self._source.argument == "batch_sampler"
-        self._step = 1 if self._lists else self._batch_size
+        self.shard = choose_shard(rank, world_size, uneven, default=self._source.own_order)
+        if self.shard.world_size > 1 and (self._lists or not self.indexable):
+            raise ValueError(
+                f"world_size={self.shard.world_size} needs the indices of a dataset or sampler to "
+                f"deal out: let {self._source.argument} itself give each rank its part"
+            )
+        self._step = self.shard.world_size * (1 if self._lists else self._batch_size)
 
         self._epoch = 0
         self._chained = False  # whether the last epoch left a chain to go on with
@@ -166,10 +183,13 @@ class Planner:
 
         Batches before a resume are counted, too.
         """
-        state, total = self._resumed, self._next_epoch()[2]
+        state, (_, _, total) = self._resumed, self._next_epoch()
+        given = 0
         if state is not None and not _over(state):
-            total = state["total"]
-        return None if total is None else -(-total // self._step)
+            total, given = state["total"], state["given"]
+        if total is None:
+            return None
+        return given // self._step + self.shard.batches(total - given, self._step)
 
     def open(self) -> EpochPlan:
         """Return the plan of the next epoch, or of what is left of a resumed one.
@@ -229,7 +249,7 @@ class Planner:
             return None if one_pass and self._last_batch != "rollover" else iterations
         if self._length is None:
             return None
-        iterations = -(-self._length // self._batch_size)
+        iterations = -(-self._length // (self._batch_size * self.shard.world_size))
         given = iterations if self._lists else self._length
         return None if given == length else iterations
 
@@ -244,10 +264,11 @@ class Planner:
             self._offset = 0
         plan = OrderPlan(
             self._epoch,
-            self._batch_size,
+            self._step,
             total,
             orders=partial(self._orders, length),
             start=Mark(0, 0, not total, Place(self._number, self._offset)),
+            shard=self.shard,
         )
         end = self._offset + total if chained else length
         if length:
@@ -286,6 +307,7 @@ class Planner:
             single=single,
             length=length,
             last_batch=self._last_batch,
+            shard=self.shard,
         )
 
     def _new_passes(self, number: int) -> Passes:
@@ -372,8 +394,14 @@ class Planner:
         if self._source.own_order and length is not None:
             if over:
                 return None
-            orders = partial(self._orders, length)
-            return OrderPlan(epoch, self._batch_size, total, orders=orders, start=mark)
+            return OrderPlan(
+                epoch,
+                self._step,
+                total,
+                orders=partial(self._orders, length),
+                start=mark,
+                shard=self.shard,
+            )
         if over and not self._chained and not place.state:  # nothing needs to be read
             self._passes = self._new_passes(first + 1)
             return None
@@ -393,6 +421,7 @@ class Planner:
             last_batch=self._last_batch,
             start=mark,
             first=first,
+            shard=self.shard,
         )
         return self._plan if self._plan.more() else None
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import operator
-import sys
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .chain import Passes, Place
+from .ranks import WHOLE, Shard
 from .sampling import Order
 
 __all__ = [
@@ -23,8 +21,6 @@ __all__ = [
     "LastBatch",
     "Mark",
     "OrderPlan",
-    "Passes",
-    "Place",
     "SourcePlan",
     "index_batch",
 ]
@@ -33,31 +29,15 @@ Batch = NDArray[np.int64] | list[Any]
 LastBatch = Literal["keep", "discard", "rollover"]
 
 
-class Place(NamedTuple):
-    """A place in the chain of passes: that of the item which is given next.
-
-    Attributes
-    ----------
-    number, offset : int
-        Number of the pass, and items before this one in it.
-    state : tuple of (str, object) or None
-        For sources with a ``state_dict``: whose it is, "iterator" or "source", and what it was.
-    """
-
-    number: int
-    offset: int
-    state: tuple[str, Any] | None = None
-
-
 class Mark(NamedTuple):
     """Where an epoch goes on behind one of its batches, or begins.
 
     Attributes
     ----------
     given : int
-        Items of the epoch before it.
+        Items of the epoch before it, those of other ranks included.
     position : int
-        Samples of the epoch before it. (The items of a batch sampler are lists of these.)
+        Samples among them. (The items of a batch sampler are lists of these.)
     over : bool
         Whether the epoch is known to end here.
     place : Place
@@ -81,6 +61,19 @@ class EpochPlan(ABC, Iterator[Batch]):
     list of n keys or, if `kind` is ``"samples"``, of n samples. Errors of the user's sampler or
     iterable, and indices out of range, are raised by the `next` of the batch they belong to.
 
+    Parameters
+    ----------
+    epoch : int
+        Its number.
+    step : int
+        Items of one global batch, that of all ranks together.
+    total : int or None
+        Items of the epoch; None: up to the end of the pass.
+    start : Mark
+        Where it begins, or goes on.
+    shard : Shard
+        Which part of a global batch it gives.
+
     Attributes
     ----------
     epoch : int
@@ -95,7 +88,9 @@ class EpochPlan(ABC, Iterator[Batch]):
     mark : Mark
         Where the epoch goes on behind the last batch that was given.
     total : int or None
-        Items of the epoch as planned; None: up to the end of the pass.
+        Items of the epoch as planned, over all ranks; None: up to the end of the pass.
+    first_position : int
+        Samples of the epoch that this rank was given before.
     """
 
     epoch: int
@@ -104,15 +99,26 @@ class EpochPlan(ABC, Iterator[Batch]):
     ahead: bool
     mark: Mark
     total: int | None
+    first_position: int
 
     def __init__(
-        self, epoch: int, batch_size: int, total: int | None, start: Mark = BEGINNING
+        self,
+        epoch: int,
+        step: int,
+        total: int | None,
+        start: Mark = BEGINNING,
+        shard: Shard = WHOLE,
     ) -> None:
         self.epoch = epoch
-        self.iterations = None if total is None else -(-total // batch_size)
         self.total = total
+        self.iterations = None
+        if total is not None:
+            before = start.given // step
+            self.iterations = before + shard.batches(total - start.given, step)
         self.mark = start
-        self._batch_size = batch_size
+        self.first_position = -(-start.position // shard.world_size)
+        self._step = step
+        self._shard = shard
         self._given = start.given
         self._ended = start.over
 
@@ -126,9 +132,12 @@ class EpochPlan(ABC, Iterator[Batch]):
         """Return the next batch."""
 
     def _next_size(self) -> int:
-        if self.total is None:
-            return self._batch_size
-        return min(self._batch_size, self.total - self._given)
+        """Return the items of the next global batch; 0 at the end."""
+        return self._step if self.total is None else min(self._step, self.total - self._given)
+
+    def _rest_is_for_others(self) -> bool:
+        """Whether this rank gets nothing of the last global batch, which is not given yet."""
+        return not self.over and not self._shard.size(self._next_size())
 
 
 class OrderPlan(EpochPlan):
@@ -136,12 +145,10 @@ class OrderPlan(EpochPlan):
 
     Parameters
     ----------
-    epoch, batch_size, total : int
-        Number of the epoch, samples per batch, samples in the epoch.
+    epoch, step, total, start, shard
+        As :class:`EpochPlan` says.
     orders : callable
         Returns the order of the pass with the given number.
-    start : Mark
-        Where the epoch begins, or goes on.
     """
 
     kind = "indices"
@@ -150,176 +157,53 @@ class OrderPlan(EpochPlan):
     def __init__(
         self,
         epoch: int,
-        batch_size: int,
+        step: int,
         total: int,
         *,
         orders: Callable[[int], Order],
         start: Mark,
+        shard: Shard = WHOLE,
     ) -> None:
-        super().__init__(epoch, batch_size, total, start)
+        super().__init__(epoch, step, total, start, shard)
         self._orders = orders
+        self._mark(start.place)
 
     def __next__(self) -> Batch:
-        missing = self._next_size()
-        if not missing:
+        if self.over:
             raise StopIteration
-        self._given += missing
+        size = self._next_size()
+        rank, world_size, _ = self._shard
+        extra = self._shard.padded(size)
+        length = self._orders(self.mark.place.number).length
+        stop = min(size, self._shard.size(size) * world_size)
+        pieces = self._indices(rank, stop, world_size)
+        if extra is not None:
+            pieces += self._indices(extra, extra + 1, 1)
         number, offset, _ = self.mark.place
-        pieces = []
-        while missing:
-            order = self._orders(number)
-            stop = min(offset + missing, order.length)
-            pieces.append(order.indices(offset, stop))
-            missing -= stop - offset
-            offset = stop
-            if stop == order.length:
-                number += 1
-                offset = 0
-        self.mark = Mark(self._given, self._given, self.over, Place(number, offset))
+        passes, offset = divmod(offset + size, length)
+        self._given += size
+        self._mark(Place(number + passes, offset))
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
+    def _mark(self, place: Place) -> None:
+        self._ended = self._rest_is_for_others()
+        self.mark = Mark(self._given, self._given, self.over, place)
 
-class Passes:
-    """The endless chain of passes over a user's sampler or iterable.
-
-    Parameters
-    ----------
-    source : iterable
-        What is iterated anew for each pass.
-    argument : str
-        Its name, for messages.
-    number : int
-        Number of the first pass. A sampler's ``set_epoch(number)`` is called where it exists.
-
-    Attributes
-    ----------
-    number : int
-        Number of the pass that is opened next.
-    taken : int
-        Items taken from the pass that was opened last.
-    held : list
-        Leftovers of a pass that has ended, for the batch that is read next.
-    place : Place
-        That of the first item which was given in no batch: of the leftovers, if there are any.
-    """
-
-    def __init__(self, source: Iterable[Any], argument: str, number: int) -> None:
-        self.source = source
-        self.argument = argument
-        self.number = number
-        self.taken = 0
-        self.held: list[Any] = []
-        self._iterator: Iterator[Any] | None = None
-        self.place = Place(-1, 0)  # not known yet
-
-    @property
-    def ended(self) -> bool:
-        """True if no pass is under way."""
-        return self._iterator is None
-
-    @property
-    def current(self) -> int:
-        """Number of the pass under way, or of the next one if none is."""
-        return self.number if self._iterator is None else self.number - 1
-
-    def open(self, state: tuple[str, Any] | None = None) -> Iterator[Any]:
-        """Begin the next pass, or go on with it from a state that :attr:`place` had."""
-        set_epoch = getattr(self.source, "set_epoch", None)
-        if callable(set_epoch) and self.argument != "iterable":
-            set_epoch(self.number)
-        whose, value = state or ("", None)
-        if whose == "source":
-            self._load(self.source, value)
-        self._iterator = iter(self.source)
-        if whose == "iterator":
-            self._load(self._iterator, value)
-        self.number += 1
-        self.taken = 0
-        return self._iterator
-
-    def go_to(self, place: Place, opened: bool) -> None:
-        """Go on from a place; if its pass was `opened`, it is now, too.
-
-        Items before it are read and dropped, unless the source restores a state.
-
-        Raises
-        ------
-        ValueError
-            If the pass ends before.
-        """
-        self.number, offset, state = place
-        self.place = place
-        if opened:
-            iterator = self.open(state)
-            if state is None:
-                self._drop(iterator, offset)
-            self.taken = offset
-        elif state:
-            self._load(self.source, state[1])
-
-    def _drop(self, iterator: Iterator[Any], count: int) -> None:
-        dropped = sum(1 for _ in islice(iterator, count))
-        if dropped < count:
-            raise ValueError(
-                f"a pass over {self.argument}, {self.source!r}, gave {dropped} items, where it had "
-                f"given {count} when the state was taken: it must give the same again, or have "
-                f"state_dict() and load_state_dict()"
-            )
-
-    def _load(self, what: Any, state: Any) -> None:
-        if not hasattr(what, "load_state_dict"):
-            raise ValueError(
-                f"the state holds one of {self.argument} or its iterator, but {what!r} has no "
-                f"load_state_dict()"
-            )
-        what.load_state_dict(copy.deepcopy(state))
-
-    def hold_up_to(self, number: int) -> None:
-        """Read what is left of the passes before `number`: leftovers for the next batch."""
-        while self.current < number:
-            self.held += self.take(sys.maxsize)
-
-    def settle(self) -> None:
-        """All items that were taken are given in batches, but those that are held."""
-        here = self.current, 0 if self._iterator is None else self.taken
-        # A state that was loaded is asked for only when the source has gone on from it.
-        if not self.held and here != self.place[:2]:
-            self.place = Place(*here, self._state())
-
-    def _state(self) -> tuple[str, Any] | None:
-        """A copy of the source's state, if it has one: it goes on before the copy is used."""
-        what: Any
-        for whose, what in (("iterator", self._iterator), ("source", self.source)):
-            if hasattr(what, "state_dict") and hasattr(what, "load_state_dict"):
-                return whose, copy.deepcopy(what.state_dict())
-        return None
-
-    def take(self, count: int) -> list[Any]:
-        """Return the next `count` items; fewer where the pass ends before, which is `ended` then.
-
-        Raises
-        ------
-        RuntimeError
-            If a new pass gives nothing because the source is an exhausted iterator.
-        """
-        iterator = self.open() if self._iterator is None else self._iterator
-        items = list(islice(iterator, count))
-        self.taken += len(items)
-        if len(items) < count:
-            self._iterator = None
-            if iterator is self.source and not self.taken:
-                raise RuntimeError(
-                    f"a new pass over {self.argument}, {self.source!r}, gave nothing: it is its "
-                    f"own iterator, and exhausted. Give an object whose iter() starts anew, or "
-                    f"run fewer epochs"
-                )
-        return items
-
-    def finish(self, length: int) -> None:
-        """Step a sampler over its end, as a for loop would: code behind its last yield runs."""
-        iterator, self._iterator = self._iterator, None
-        if iterator is not None and iterator is not self.source and self.argument != "iterable":
-            deque(islice(iterator, length - self.taken + 1), maxlen=0)
+    def _indices(self, start: int, stop: int, step: int) -> list[NDArray[np.int64]]:
+        """Return what lies at every `step`-th position from `start` on, seen from the mark."""
+        number, offset, _ = self.mark.place
+        start += offset
+        stop += offset
+        pieces = []
+        while start < stop:
+            order = self._orders(number)
+            if start < order.length:
+                pieces.append(order.indices(start, min(stop, order.length), step))
+                start += len(pieces[-1]) * step
+            number += 1
+            start -= order.length
+            stop -= order.length
+        return pieces
 
 
 class SourcePlan(EpochPlan):
@@ -327,12 +211,8 @@ class SourcePlan(EpochPlan):
 
     Parameters
     ----------
-    epoch : int
-        Number of the epoch.
-    batch_size : int
-        Items per batch: 1 for a batch sampler, whose items are batches.
-    total : int or None
-        Items in the epoch; None: up to the end of the pass.
+    epoch, step, total, shard
+        As :class:`EpochPlan` says. The items of a batch sampler are batches.
     passes : Passes
         Where the items come from.
     convert : callable
@@ -356,7 +236,7 @@ class SourcePlan(EpochPlan):
     def __init__(
         self,
         epoch: int,
-        batch_size: int,
+        step: int,
         total: int | None,
         *,
         passes: Passes,
@@ -366,13 +246,14 @@ class SourcePlan(EpochPlan):
         last_batch: LastBatch,
         start: Mark | None = None,
         first: int | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
         if start is None:
             passes.settle()
             start = Mark(0, 0, False, passes.place)
         if first is None:
             first = passes.current if passes.ended or not passes.taken else passes.number
-        super().__init__(epoch, batch_size, total, start)
+        super().__init__(epoch, step, total, start, shard)
         self.kind = "samples" if passes.argument == "iterable" else "indices"
         self.single = single
         self.length = length
@@ -384,12 +265,14 @@ class SourcePlan(EpochPlan):
 
     def __next__(self) -> Batch:
         items, self._ahead = self._ahead or self._next_items(), []
-        if not items:
+        part = self._shard.part(items)
+        if not part:
             raise StopIteration
-        batch = self._convert(items)
-        self.mark = Mark(
-            self._given, self.mark.position + len(batch), self.over, self._passes.place
-        )
+        batch = self._convert(part)
+        samples = len(batch) if part is items else len(items)
+        if self._rest_is_for_others():
+            samples += len(self._next_items())
+        self.mark = Mark(self._given, self.mark.position + samples, self.over, self._passes.place)
         return batch
 
     def more(self) -> bool:
@@ -397,7 +280,8 @@ class SourcePlan(EpochPlan):
         certain = self.total is not None and (self.single or self.length is None)
         if self.over or not certain:
             self._ahead = self._next_items()
-        return bool(self._ahead) or not self.over
+            return bool(self._shard.part(self._ahead))
+        return not self._rest_is_for_others()
 
     def skip(self) -> None:
         """Read the rest of the epoch, for a caller who left it early."""

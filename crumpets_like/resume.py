@@ -58,7 +58,7 @@ class Resumable:
                 )
         return {
             **_head(loader),
-            "seed": loader._options.seed,
+            "seed": loader._seed,
             "iterations": loader._iterations,
             **planner.state_dict(plan, mark),
         }
@@ -94,8 +94,9 @@ class Resumable:
             loader._iterator = None
         loader._planner.load_state_dict(dict(state))
         loader._iterations = state["iterations"]
-        if state["seed"] != loader._options.seed:
-            loader._options.seed = state["seed"]
+        if state["seed"] != loader._seed:
+            loader._seed = state["seed"]
+            loader._options.seed = loader._planner.shard.seed(loader._seed)
             if loader._engine is not None:  # its workers have the old one
                 loader._start_anew()
 
@@ -114,7 +115,7 @@ def _check(state: Mapping[str, Any], loader: TurboDataLoader) -> None:
     if missing and state.get("version", VERSION) == VERSION:
         raise ValueError(f"state is none of a loader: it has no {', '.join(missing)}")
     if loader._seeded:
-        common["seed"] = loader._options.seed
+        common["seed"] = loader._seed
     for name, value in common.items():
         if state[name] != value:
             raise ValueError(

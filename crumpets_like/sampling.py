@@ -34,17 +34,19 @@ class Order(Protocol):
     def length(self) -> int:
         """Number of indices in the pass."""
 
-    def indices(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the indices at positions `start` to `stop` of the pass.
+    def indices(self, start: int, stop: int, step: int = 1) -> NDArray[np.int64]:
+        """Return the indices at every `step`-th of the positions `start` to `stop` of the pass.
 
         Parameters
         ----------
         start, stop : int
             0 <= start <= stop <= length.
+        step : int
+            At least 1.
 
         Returns
         -------
-        ndarray of int64, shape (stop - start,)
+        ndarray of int64, shape (ceil((stop - start) / step),)
             The caller's own array.
 
         Raises
@@ -76,10 +78,10 @@ class SequentialOrder:
         """Number of indices in the pass."""
         return self._length
 
-    def indices(self, start: int, stop: int) -> NDArray[np.int64]:
+    def indices(self, start: int, stop: int, step: int = 1) -> NDArray[np.int64]:
         """Return positions `start` to `stop`; see `Order.indices`."""
         _check_positions(start, stop, self._length)
-        return np.arange(start, stop, dtype=np.int64)
+        return np.arange(start, stop, step, dtype=np.int64)
 
 
 class ShuffledOrder:
@@ -110,30 +112,36 @@ class ShuffledOrder:
         self._length = _check_length(length)
         self._seeds = seed_sequence(check_seed(seed), "order", number)
         self._network = None if self._length <= EXACT_LENGTH else _Feistel(length, self._seeds)
-        # A position, and the indices from there on. One attribute, so that plans of two epochs
-        # may share an order and run in two threads.
-        self._block = (0, np.empty(0, np.int64))
+        # Positions, and the indices there. One attribute, so that plans of two epochs may share
+        # an order and run in two threads.
+        self._block = (range(0), np.empty(0, np.int64))
 
     @property
     def length(self) -> int:
         """Number of indices in the pass."""
         return self._length
 
-    def indices(self, start: int, stop: int) -> NDArray[np.int64]:
+    def indices(self, start: int, stop: int, step: int = 1) -> NDArray[np.int64]:
         """Return positions `start` to `stop`; see `Order.indices`."""
         _check_positions(start, stop, self._length)
-        first, block = self._block
-        if start < first or stop > first + len(block):
-            first, block = self._block = self._load(start, stop)
-        return block[start - first : stop - first].copy()
+        wanted = range(start, stop, step)
+        if not wanted:
+            return np.empty(0, np.int64)
+        positions, block = self._block
+        if not (wanted[0] in positions and wanted[-1] in positions and not step % positions.step):
+            positions, block = self._block = self._load(wanted)
+        first = positions.index(start)
+        return block[first : positions.index(wanted[-1]) + 1 : step // positions.step].copy()
 
-    def _load(self, start: int, stop: int) -> tuple[int, NDArray[np.int64]]:
+    def _load(self, wanted: range) -> tuple[range, NDArray[np.int64]]:
         if self._network is None:
             generator = np.random.Generator(np.random.Philox(self._seeds))
-            return 0, generator.permutation(self._length).astype(np.int64, copy=False)
-        stop = min(max(stop, start + BLOCK), self._length)
-        positions = np.arange(start, stop, dtype=np.uint64)
-        return start, self._network(positions).view(np.int64)
+            indices = generator.permutation(self._length).astype(np.int64, copy=False)
+            return range(self._length), indices
+        stop = min(max(wanted.stop, wanted.start + BLOCK * wanted.step), self._length)
+        positions = range(wanted.start, stop, wanted.step)
+        values = np.arange(positions.start, positions.stop, positions.step, dtype=np.uint64)
+        return positions, self._network(values).view(np.int64)
 
 
 class _Feistel:

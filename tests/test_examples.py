@@ -10,6 +10,9 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 EXPECTED = {
+    "ddp_training.py": (
+        r"2 processes, 300 batches of 25 in 5 epochs\ntest accuracy (9\d|100)\.\d%\n"
+    ),
     "lightning_datamodule.py": (
         r"two runs of 13 and 17 steps\nthe same batches as in one run: True\n"
     ),
@@ -27,7 +30,10 @@ EXPECTED = {
 }
 """What each example prints, in full."""
 
-NEEDS = {"torch_training.py": ("torch", "sklearn")}
+NEEDS = {
+    "ddp_training.py": ("torch", "sklearn"),
+    "torch_training.py": ("torch", "sklearn"),
+}
 
 
 def test_every_example_is_tested() -> None:

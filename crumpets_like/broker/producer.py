@@ -100,7 +100,7 @@ class Pass:
         self.partial: list[Any] = []  # mini-batches of a batch that is not complete yet
         self.thread: threading.Thread | None = None
         self._rest: deque[Any] = deque()  # mini-batches of a batch that have no slot yet
-        self._position = plan.mark.position
+        self._position = plan.first_position
 
     def read(self, mini_batch_size: int) -> bool:
         """Read one batch of the plan if none is left; False at the end of the pass."""
