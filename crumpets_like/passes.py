@@ -278,10 +278,10 @@ class SourcePlan(EpochPlan):
     def more(self) -> bool:
         """Whether another batch follows; where only reading tells, it is read."""
         certain = self.total is not None and (self.single or self.length is None)
-        if self.over or not certain:
-            self._ahead = self._next_items()
-            return bool(self._shard.part(self._ahead))
-        return not self._rest_is_for_others()
+        if certain and not self.over and not self._rest_is_for_others():
+            return True
+        self._ahead = self._next_items()
+        return bool(self._shard.part(self._ahead))
 
     def skip(self) -> None:
         """Read the rest of the epoch, for a caller who left it early."""
