@@ -20,6 +20,7 @@ from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed
 from .iteration import Clock, EpochIterator
 from .resume import Resumable
+from .sampling import SeekableSampler
 from .seeding import check_seed, entropy_seed
 from .slicer import Slicer
 from .statistics import Statistics, find_bottleneck
@@ -81,7 +82,8 @@ class TurboDataLoader(Resumable):
         With the same seed, orders and everything drawn from ``self.rng`` in a worker are
         bit-identical for every number of workers and start method. Default: from entropy.
     sampler : iterable of int or keys, optional
-        Order of one pass; torch's samplers are such.
+        Order of one pass; torch's samplers are such. Those of :mod:`crumpets_like.sampling`
+        resume at once, and are dealt out to ranks.
     batch_sampler : iterable of lists, optional
         Batches of one pass, each of at most `batch_size` indices.
     last_batch : {"keep", "discard", "rollover"}
@@ -181,10 +183,11 @@ class TurboDataLoader(Resumable):
             uneven=uneven,
         )
         shard = self._planner.shard
-        if shard.world_size > 1 and shuffle and seed is None:
+        random = shuffle or isinstance(sampler, SeekableSampler)
+        if shard.world_size > 1 and random and seed is None:
             raise ValueError(
-                f"shuffle=True with world_size={shard.world_size} needs seed=: the ranks have the "
-                f"same order only if they have the same seed."
+                f"A random order with world_size={shard.world_size} needs seed=: the ranks have "
+                f"the same order only if they have the same seed."
             )
         if not isinstance(worker_template, Worker):
             raise TypeError(

@@ -15,7 +15,7 @@ from .arguments import check_count
 from .chain import Passes, Place
 from .passes import EpochPlan, Mark, OrderPlan, SourcePlan
 from .ranks import choose_shard
-from .sampling import Order, SequentialOrder, ShuffledOrder
+from .sampling import Order, SeekableSampler, SequentialOrder, ShuffledOrder
 from .seeding import check_seed
 from .sources import check_last_batch, choose_source, size_of
 
@@ -107,7 +107,6 @@ class Planner:
         self._iterations: int | None = None
         self._last_batch = check_last_batch(last_batch)
         self._shuffle = shuffle
-        self._orders = _order_factory(shuffle, check_seed(seed))
         self._source = choose_source(
             iterable,
             shuffle=shuffle,
@@ -115,6 +114,7 @@ class Planner:
             batch_sampler=batch_sampler,
             last_batch=self._last_batch,
         )
+        self._orders = _order_factory(shuffle, check_seed(seed), sampler)
         self.indexable = self._source.indexable
         # A batch sampler's item is a batch.
         self._lists = self._source.argument == "batch_sampler"
@@ -371,7 +371,7 @@ class Planner:
         state : dict
             Of a planner with the same :meth:`identity`; with the key ``"seed"``, too.
         """
-        self._orders = _order_factory(self._shuffle, state["seed"])
+        self._orders = _order_factory(self._shuffle, state["seed"], self._source.items)
         self._length = state["length"]
         self._iterations = state["epoch_iterations"]
         self._epoch = state["epochs"]
@@ -430,11 +430,13 @@ def _over(state: dict[str, Any]) -> bool:
     return bool(state["over"] or state["given"] == state["total"])
 
 
-def _order_factory(shuffle: bool, seed: int) -> Callable[[int, int], Order]:
+def _order_factory(shuffle: bool, seed: int, sampler: Any) -> Callable[[int, int], Order]:
     """Return the function (length, number of the pass) -> order."""
 
     @lru_cache(maxsize=2)  # short epochs cut from one pass share its permutation
     def make(length: int, number: int) -> Order:
+        if isinstance(sampler, SeekableSampler):
+            return sampler.order(seed, number)
         return ShuffledOrder(length, seed, number) if shuffle else SequentialOrder(length)
 
     return make

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast, get_args
 
 from .passes import Batch, LastBatch, index_batch
+from .sampling import SeekableSampler
 
 __all__ = ["Source", "check_last_batch", "choose_source", "is_indexable", "size_of"]
 
@@ -37,13 +38,14 @@ class Source:
 
     @property
     def own_order(self) -> bool:
-        """Whether the loader itself orders the indices."""
-        return self.indexable and self.argument == "iterable"
+        """Whether the loader itself orders the indices, or one of its own samplers does."""
+        own = self.argument == "iterable" or isinstance(self.items, SeekableSampler)
+        return self.indexable and own
 
     def length(self) -> int | None:
         """Return the number of items that one pass gives now, None if unknown."""
         if self.own_order:
-            return len(self.dataset)
+            return len(self.items)
         return size_of(self.items)
 
     def converter(self, batch_size: int) -> Callable[[list[Any]], Batch]:
@@ -83,7 +85,12 @@ def choose_source(
         argument, items = "sampler", sampler
         if shuffle:
             raise ValueError(_conflict("shuffle", shuffle, argument, items))
-    if not hasattr(type(items), "__iter__") and not hasattr(type(items), "__getitem__"):
+    if isinstance(sampler, SeekableSampler) and sampler.reach > len(iterable):
+        raise ValueError(
+            f"sampler is made for a dataset of at least {sampler.reach} samples, got one of "
+            f"{len(iterable)}"
+        )
+    if not any(hasattr(type(items), name) for name in ("__iter__", "__getitem__", "order")):
         raise TypeError(f"{argument} must be iterable, got {items!r} ({type(items).__name__})")
     indexable = is_indexable(iterable)
     if not indexable and (shuffle or argument != "iterable"):
