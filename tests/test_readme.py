@@ -37,10 +37,11 @@ def test_the_other_examples_go_on_from_it() -> None:
     run("\n".join(f"# example {number}\n{code}" for number, code in enumerate(BLOCKS)))
 
 
-def test_the_example_of_resuming() -> None:
+def test_the_examples_of_resuming() -> None:
     text = (ROOT / "docs/resume.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    run(code)
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    run("\n".join(blocks))
 
 
 def test_commands() -> None:
