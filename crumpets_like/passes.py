@@ -135,10 +135,6 @@ class EpochPlan(ABC, Iterator[Batch]):
         """Return the items of the next global batch; 0 at the end."""
         return self._step if self.total is None else min(self._step, self.total - self._given)
 
-    def _rest_is_for_others(self) -> bool:
-        """Whether this rank gets nothing of the last global batch, which is not given yet."""
-        return not self.over and not self._shard.size(self._next_size())
-
 
 class OrderPlan(EpochPlan):
     """Batches of `total` indices cut from a chain of own orders.
@@ -166,28 +162,25 @@ class OrderPlan(EpochPlan):
     ) -> None:
         super().__init__(epoch, step, total, start, shard)
         self._orders = orders
-        self._mark(start.place)
 
     def __next__(self) -> Batch:
-        if self.over:
-            raise StopIteration
         size = self._next_size()
+        mine = self._shard.size(size)
+        if not mine:
+            raise StopIteration
         rank, world_size, _ = self._shard
         extra = self._shard.padded(size)
         length = self._orders(self.mark.place.number).length
-        stop = min(size, self._shard.size(size) * world_size)
+        stop = min(size, mine * world_size)
         pieces = self._indices(rank, stop, world_size)
         if extra is not None:
             pieces += self._indices(extra, extra + 1, 1)
         number, offset, _ = self.mark.place
         passes, offset = divmod(offset + size, length)
         self._given += size
-        self._mark(Place(number + passes, offset))
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    def _mark(self, place: Place) -> None:
-        self._ended = self._rest_is_for_others()
+        place = Place(number + passes, offset)
         self.mark = Mark(self._given, self._given, self.over, place)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _indices(self, start: int, stop: int, step: int) -> list[NDArray[np.int64]]:
         """Return what lies at every `step`-th position from `start` on, seen from the mark."""
@@ -270,18 +263,16 @@ class SourcePlan(EpochPlan):
             raise StopIteration
         batch = self._convert(part)
         samples = len(batch) if part is items else len(items)
-        if self._rest_is_for_others():
-            samples += len(self._next_items())
         self.mark = Mark(self._given, self.mark.position + samples, self.over, self._passes.place)
         return batch
 
     def more(self) -> bool:
-        """Whether another batch follows; where only reading tells, it is read."""
+        """Whether another global batch follows; where only reading tells, it is read."""
         certain = self.total is not None and (self.single or self.length is None)
-        if certain and not self.over and not self._rest_is_for_others():
+        if certain and not self.over:
             return True
         self._ahead = self._next_items()
-        return bool(self._shard.part(self._ahead))
+        return bool(self._ahead)
 
     def skip(self) -> None:
         """Read the rest of the epoch, for a caller who left it early."""

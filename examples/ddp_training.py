@@ -7,6 +7,7 @@ starts torchrun itself. It needs the extras ``torch`` and ``demo``.
 import os
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -78,9 +79,11 @@ def main() -> None:
     if "RANK" in os.environ:
         train()
         return
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    subprocess.run([*command, "--nproc-per-node", "2", __file__], check=True, env=environment)
+    with tempfile.TemporaryDirectory() as logs:
+        options = ["--standalone", "--nproc-per-node", "2", "--log-dir", logs]
+        command = [sys.executable, "-m", "torch.distributed.run", *options, __file__]
+        subprocess.run(command, check=True, env=environment)
 
 
 if __name__ == "__main__":

@@ -21,29 +21,28 @@ class Stateful:
 
     def __init__(self, n: int) -> None:
         self.n = n
-        self.passes = 0  # that were begun
-        self.done: int | None = None  # of the pass under way
+        self.state: dict[str, Any] = {"passes": 0, "done": None}  # begun; items of the last one
         self.loaded: int | None = None
         self.read = 0
 
     def __iter__(self) -> Iterator[int]:
         if self.loaded is None:
-            self.passes += 1
-        self.done, self.loaded = self.loaded or 0, None
-        return self.steps(self.done)
+            self.state["passes"] += 1
+        self.state["done"], self.loaded = self.loaded or 0, None
+        return self.steps(self.state["done"])
 
     def steps(self, first: int) -> Iterator[int]:
         for item in range(first + 1, self.n + 1):
-            self.done = item
+            self.state["done"] = item
             self.read += 1
-            yield (item * self.passes) % self.n
-        self.done = None
+            yield (item * self.state["passes"]) % self.n
+        self.state["done"] = None
 
-    def state_dict(self) -> dict[str, int | None]:
-        return {"passes": self.passes, "done": self.done}
+    def state_dict(self) -> dict[str, Any]:
+        return self.state  # which goes on changing
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.passes, self.loaded = state["passes"], state["done"]
+        self.state, self.loaded = state, state["done"]
 
 
 class SizedStateful(Stateful):
