@@ -322,7 +322,7 @@ class Planner:
             "dataset_length": size_of(self._source.dataset),
             "source_length": self._source.length(),
             "batch_size": self._batch_size,
-            "shuffle": self._shuffle,
+            "shuffle": bool(self._shuffle),
             "last_batch": self._last_batch,
         }
 

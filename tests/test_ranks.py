@@ -94,6 +94,13 @@ class TestArguments:
         with pytest.raises(TypeError, match=r"rank must be an integer, got 0\.5"):
             choose_shard(0.5, 2, "pad", default=True)
 
+    def test_a_sampler_may_deal_out_itself(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torch.distributed", Distributed(True))
+        assert make(shuffle=True)._planner.shard == (2, 4, "pad")
+        assert make(sampler=range(9))._planner.shard == (0, 1, "pad")
+        assert make(sampler=range(9), rank=1, world_size=2)._planner.shard == (1, 2, "pad")
+        assert make(iterable=Unsized([1]))._planner.shard == (0, 1, "pad")
+
     def test_bad_environment(self, monkeypatch):
         monkeypatch.delenv("RANK", raising=False)
         with pytest.raises(ValueError, match=r"variable RANK must be a number, got None: .*torchr"):
@@ -263,7 +270,7 @@ def test_draws_go_on_with_the_same_ranks():
 # -- processes that torchrun has started ----------------------------------------------------
 
 
-def rank_process(folder: str, number: int, rank: int, world_size: int, stop: int | None) -> None:
+def rank_process(folder: str, number: int, rank: int, world_size: int, stops: list[Any]) -> None:
     """One rank of the run with this number."""
     import torch.distributed as dist
 
@@ -274,25 +281,26 @@ def rank_process(folder: str, number: int, rank: int, world_size: int, stop: int
     if number:
         loader.load_state_dict(json.loads(state.read_text()))
     with loader:
-        items = [row[0] for _, rows in receive(loader, stop) for row in rows]
+        items = [[row[0] for _, rows in receive(loader, stop) for row in rows] for stop in stops]
     everything: list[Any] = [None] * world_size
     dist.all_gather_object(everything, items)
     states: list[Any] = [None] * world_size
     dist.all_gather_object(states, loader.state_dict())
     if rank == 0:
-        assert all(other == states[0] for other in states)
+        assert all(other["seed"] == states[0]["seed"] for other in states)
+        assert all(other["given"] == states[0]["given"] for other in states if not other["over"])
         state.write_text(json.dumps(states[0]))
         Path(folder, f"items{number}.json").write_text(json.dumps(everything))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def start_ranks(folder: str, number: int, world_size: int, stop: int | None) -> None:
+def start_ranks(folder: str, number: int, world_size: int, stops: list[Any]) -> None:
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=rank_process, args=(folder, number, rank, world_size, stop))
+        context.Process(target=rank_process, args=(folder, number, rank, world_size, stops))
         for rank in range(world_size)
     ]
     for process in processes:
@@ -303,14 +311,12 @@ def start_ranks(folder: str, number: int, world_size: int, stop: int | None) -> 
 
 
 def test_gloo(tmp_path: Path) -> None:
-    """Two ranks stop in the middle of an epoch, three finish it, and do another one."""
+    """Two ranks stop in the middle of an epoch; three finish it, and do another one."""
     pytest.importorskip("torch")
     runs = []
-    for number, (world_size, stop) in enumerate([(2, 5), (3, None), (3, None)]):
-        run_scenario(start_ranks, str(tmp_path), number, world_size, stop, timeout=120).check()
+    for number, (world_size, stops) in enumerate([(2, [5]), (3, [None, None])]):
+        run_scenario(start_ranks, str(tmp_path), number, world_size, stops, timeout=120).check()
         runs.append(json.loads((tmp_path / f"items{number}.json").read_text()))
-    order = ShuffledOrder(100, 7, 0).indices(0, 100).tolist()
-    assert runs[0] == [order[:40][rank::2] for rank in range(2)]
-    assert runs[1] == [order[40:][rank::3] for rank in range(3)]
-    following = ShuffledOrder(100, 7, 1).indices(0, 100).tolist()
-    assert runs[2] == [following[rank::3] for rank in range(3)]
+    first, second = (ShuffledOrder(100, 7, epoch).indices(0, 100).tolist() for epoch in range(2))
+    assert runs[0] == [[first[:40][rank::2]] for rank in range(2)]
+    assert runs[1] == [[first[40:][rank::3], second[rank::3]] for rank in range(3)]
