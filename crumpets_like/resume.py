@@ -20,7 +20,10 @@ __all__ = ["VERSION", "Resumable"]
 VERSION = 1
 """Of the states that this release writes and reads."""
 
-_COUNTS = "seed iterations epochs left next_pass next_offset first_pass given position pass offset"
+_COUNTS = (
+    *("seed", "iterations", "epochs", "left", "next_pass", "next_offset"),
+    *("first_pass", "given", "position", "pass", "offset"),
+)
 
 
 class Resumable:
@@ -110,7 +113,7 @@ def _check(state: Mapping[str, Any], loader: TurboDataLoader) -> None:
     if not isinstance(state, Mapping):
         raise TypeError(f"state must be a mapping that state_dict() returned, got {state!r}")
     common = _head(loader)
-    keys = {*common, *_COUNTS.split(), *loader._planner.state_dict(None, BEGINNING)}
+    keys = {*common, *_COUNTS, *loader._planner.state_dict(None, BEGINNING)}
     missing = sorted(keys - state.keys())
     if missing and state.get("version", VERSION) == VERSION:
         raise ValueError(f"state is none of a loader: it has no {', '.join(missing)}")
@@ -122,5 +125,5 @@ def _check(state: Mapping[str, Any], loader: TurboDataLoader) -> None:
                 f"the state is that of a loader with {name}={state[name]!r}, but this one has "
                 f"{name}={value!r}: make it with the same arguments and data"
             )
-    for name in _COUNTS.split():
+    for name in _COUNTS:
         check_count(f"state[{name!r}]", state[name], 0)
