@@ -18,9 +18,9 @@ from crumpets_like import TurboDataLoader
 from crumpets_like.ranks import WHOLE, Shard, choose_shard
 from crumpets_like.sampling import ShuffledOrder
 from tests.support.planning import Sized, Unsized
+from tests.support.resuming import Drawing, make, receive
 from tests.support.scenario import run_scenario
 from tests.test_epochs_resume import Run, planner
-from tests.test_resume import Drawing, make, receive
 
 UNEVEN = ["pad", "drop", "keep"]
 

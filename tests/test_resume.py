@@ -4,73 +4,20 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crumpets_like import LoaderClosed, TurboDataLoader, Worker
 from crumpets_like.sampling import BLOCK, _Feistel
-from tests.support.loading import START_METHODS, Items
-from tests.support.planning import Sized, Unsized
+from tests.support.loading import START_METHODS
+from tests.support.planning import Unsized
+from tests.support.resuming import all_of, make, receive, through_json
 from tests.support.scenario import run_scenario
-from tests.test_epochs_resume import Stateful, StatefulIterators
-
-
-class Drawing(Items):
-    """Tells each sample, its epoch, and what it draws."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_buffer("draw", ((), np.float64))
-        self.add_buffer("epoch", ((), np.int64))
-
-    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
-        super().prepare(sample, batch, buffers)
-        buffers["draw"][...] = self.rng.random()
-        buffers["epoch"][...] = self.epoch
-
-
-def make(
-    iterable: Any = range(100), batch_size: int = 4, nworkers: int = 0, **options: Any
-) -> TurboDataLoader:
-    options = {"seed": 7, "start_method": "fork", **options}
-    return TurboDataLoader(iterable, batch_size, Drawing(), nworkers, **options)
-
-
-def tell(batch: tuple[int, list[dict[str, Any]]]) -> list[Any]:
-    """What there is to see of one iteration."""
-    iteration, mini_batches = batch
-    rows = [
-        row for mb in mini_batches for row in zip(mb["item"], mb["draw"], mb["epoch"], strict=True)
-    ]
-    return [iteration, [[int(item), float(draw), int(epoch)] for item, draw, epoch in rows]]
-
-
-def receive(loader: TurboDataLoader, most: int | None = None) -> list[Any]:
-    """The next epoch, or the first `most` batches of it."""
-    return [tell(batch) for batch in islice(loader, most)]
-
-
-def through_json(loader: TurboDataLoader) -> dict[str, Any]:
-    state = loader.state_dict()
-    text = json.dumps(state)
-    assert len(text) < 600
-    loaded: dict[str, Any] = json.loads(text)
-    assert json.dumps(loaded) == text
-    return loaded
-
-
-def all_of(epochs: int, **options: Any) -> list[list[Any]]:
-    """Epochs of a run that never stops."""
-    with make(**options) as loader:
-        return [receive(loader) for _ in range(epochs)]
-
+from tests.test_epochs_resume import Stateful
 
 # -- new processes -------------------------------------------------------------------------
 
@@ -306,8 +253,7 @@ def test_loading_while_it_runs(nworkers: int) -> None:
         state = loader.state_dict()
         following = receive(loader)
         loader.load_state_dict(state)
-        iterator = iter(loader)
-        second = [tell(batch) for batch in iterator]
+        second = receive(loader)
         assert len(second) == 24
         assert [row[0] for _, rows in second for row in rows] != [
             row[0] for _, rows in following[1:] for row in rows
@@ -338,124 +284,6 @@ def test_long_data_sets_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert loader.state_dict()["given"] == 9 * 10**8 + 1000
     assert only[0] == 900_000
     assert sum(computed) <= BLOCK
-
-
-# -- samplers and iterables -----------------------------------------------------------------
-
-
-class Counting:
-    """A dataset that counts how often each item is read."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.reads: Counter[int] = Counter()
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        self.reads[index] += 1
-        return index
-
-
-def items(received: list[Any]) -> list[int]:
-    return [row[0] for _, rows in received for row in rows]
-
-
-@pytest.mark.parametrize("workers", [(0, 0), (0, 2), (2, 0)], ids=str)
-@pytest.mark.parametrize("kind", ["sampler", "batch_sampler"])
-def test_a_sampler_is_skipped_without_reading_data(kind: str, workers: tuple[int, int]) -> None:
-    order = [(7 * i) % 60 for i in range(60)]
-    keys: list[Any] = order
-    if kind == "batch_sampler":
-        keys = [order[i : i + 1 + i % 4] for i in range(0, 60, 4)]
-        order = [key for batch in keys for key in batch]
-    whole = all_of(2, iterable=range(60), **{kind: Sized(keys)})
-    assert items(whole[0]) == order
-    with make(range(60), nworkers=workers[0], **{kind: Sized(keys)}) as loader:
-        receive(loader, 5)
-        state = through_json(loader)
-    dataset = Counting(60)
-    with make(dataset, nworkers=workers[1], **{kind: Sized(keys)}) as loader:
-        loader.load_state_dict(state)
-        assert receive(loader) == whole[0][5:]
-        assert receive(loader) == whole[1]
-    if workers[1] == 0:
-        done = {row[0] for _, rows in whole[0][:5] for row in rows}
-        assert {dataset.reads[index] for index in done} == {1}  # by the second epoch
-
-
-@pytest.mark.parametrize("nworkers", [0, 2])
-def test_a_stateful_sampler_is_restored(nworkers: int) -> None:
-    whole = all_of(2, iterable=range(60), sampler=Stateful(60))
-    with make(range(60), nworkers=nworkers, sampler=Stateful(60)) as loader:
-        receive(loader)
-        receive(loader, 5)
-        state = through_json(loader)
-    assert state["source_state"][1] == {"passes": 2, "done": 20}
-    sampler = Stateful(60)
-    with make(range(60), nworkers=nworkers, sampler=sampler) as loader:
-        loader.load_state_dict(state)
-        assert receive(loader) == whole[1][5:]
-        assert sampler.read == 40
-
-
-@pytest.mark.parametrize("nworkers", [0, 2])
-@pytest.mark.parametrize(("kind", "reads"), [(Sized, 60), (Unsized, 60), (StatefulIterators, 40)])
-def test_iterables(kind: Any, reads: int, nworkers: int) -> None:
-    """They are read again and dropped up to the place, unless they restore a state."""
-    whole = all_of(2, iterable=kind(range(60)))
-    with make(kind(range(60)), nworkers=nworkers) as loader:
-        receive(loader)
-        receive(loader, 5)
-        state = through_json(loader)
-    source = kind(range(60))
-    with make(source, nworkers=nworkers) as loader:
-        loader.load_state_dict(state)
-        assert receive(loader) == whole[1][5:]
-        assert source.read == reads
-        receive(loader)
-    with make(source := kind(range(60)), nworkers=nworkers) as loader:
-        loader.load_state_dict(loader.state_dict())
-        assert receive(loader) == whole[0]
-        state = through_json(loader)
-        read = source.read
-        loader.load_state_dict(state)
-        assert receive(loader) == whole[1]
-        assert source.read == read + 60  # of an epoch that is over nothing is read
-
-
-def test_an_iterable_without_length_at_its_end() -> None:
-    """The epoch is over, though the caller has not asked for more than its last batch."""
-    whole = all_of(2, iterable=Unsized(range(20)))
-    with make(Unsized(range(20))) as loader:
-        assert receive(loader, 5) == whole[0]
-        state = through_json(loader)
-    with make(Unsized(range(20))) as loader:
-        loader.load_state_dict(state)
-        assert receive(loader) == whole[1]
-
-
-def test_an_iterable_that_gives_less_than_before() -> None:
-    with make(Unsized(range(60))) as loader:
-        receive(loader, 10)
-        state = through_json(loader)
-    with make(Unsized(range(30))) as loader:
-        loader.load_state_dict(state)
-        with pytest.raises(ValueError, match=r"gave 30 items, where it had given 40 .* the same"):
-            iter(loader)
-        with pytest.raises(ValueError, match="gave 30 items"):  # nothing is lost by trying
-            iter(loader)
-
-
-def test_a_sampler_that_cannot_load_its_state() -> None:
-    with make(range(60), sampler=Stateful(60)) as loader:
-        receive(loader, 10)
-        state = through_json(loader)
-    with make(range(60), sampler=Unsized(range(60))) as loader:
-        loader.load_state_dict(state)
-        with pytest.raises(ValueError, match=r"one of sampler or its iterator, .* load_state_dict"):
-            iter(loader)
 
 
 # -- seeds ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from crumpets_like.sampling import (
     SubsetSampler,
     WeightedSampler,
 )
-from tests.test_resume import make, receive
+from tests.support.resuming import make, receive
 
 WEIGHTS = [0.0, 1.0, 2.0, 0.0, 5.0, 0.5, 1.5, 0.0]
 
