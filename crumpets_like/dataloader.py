@@ -19,6 +19,8 @@ from .broker.worker import Worker
 from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed
 from .iteration import Clock, EpochIterator
+from .resume import Resumable
+from .sampling import SeekableSampler
 from .seeding import check_seed, entropy_seed
 from .slicer import Slicer
 from .statistics import Statistics, find_bottleneck
@@ -36,7 +38,7 @@ __all__ = [
 ]
 
 
-class TurboDataLoader:
+class TurboDataLoader(Resumable):
     """Yields ``(iteration, mini_batches)``, prepared by parallel workers in shared memory.
 
     ::
@@ -80,7 +82,8 @@ class TurboDataLoader:
         With the same seed, orders and everything drawn from ``self.rng`` in a worker are
         bit-identical for every number of workers and start method. Default: from entropy.
     sampler : iterable of int or keys, optional
-        Order of one pass; torch's samplers are such.
+        Order of one pass; torch's samplers are such. Those of :mod:`crumpets_like.sampling`
+        resume at once, and are dealt out to ranks.
     batch_sampler : iterable of lists, optional
         Batches of one pass, each of at most `batch_size` indices.
     last_batch : {"keep", "discard", "rollover"}
@@ -116,6 +119,14 @@ class TurboDataLoader:
         two of them is to blame (or restarts / 40 of them, if that is more: many may be chance).
     worker_threads : int
         Threads that numerical libraries (OpenMP, OpenCV, torch) may use in each worker process.
+    rank, world_size : int or "env", optional
+        Every rank has the same order and gets every `world_size`-th sample of it; `batch_size` is
+        that of one rank, `length` counts the samples of all. "env": from ``RANK`` and
+        ``WORLD_SIZE``. Default: those of `torch.distributed` if it is initialised, but not where
+        a sampler or iterable decides what this rank gets.
+    uneven : {"pad", "drop", "keep"}
+        Where `world_size` does not divide the last samples of an epoch: repeat fewer than
+        `world_size` of them, leave out as few, or let some ranks have one sample more.
 
     Raises
     ------
@@ -148,22 +159,36 @@ class TurboDataLoader:
         seed_globals: bool = False,
         restarts: int | None = None,
         worker_threads: int = 1,
+        rank: int | str | None = None,
+        world_size: int | str | None = None,
+        uneven: str = "pad",
     ) -> None:
         self._engine: Engine | LocalEngine | None = None
         self._iterator: EpochIterator | None = None
         self._upcoming: tuple[Planner, EpochPlan, Any] | None = None
         self._torn = False  # whether the loader's own code was interrupted
-        seed = entropy_seed() if seed is None else check_seed(seed)
+        self._seeded = seed is not None
+        self._seed = entropy_seed() if seed is None else check_seed(seed)
         self._planner = Planner(
             iterable,
             batch_size,
             length=length,
             shuffle=shuffle,
-            seed=seed,
+            seed=self._seed,
             sampler=sampler,
             batch_sampler=batch_sampler,
             last_batch=last_batch,
+            rank=rank,
+            world_size=world_size,
+            uneven=uneven,
         )
+        shard = self._planner.shard
+        random = shuffle or isinstance(sampler, SeekableSampler)
+        if shard.world_size > 1 and random and seed is None:
+            raise ValueError(
+                f"A random order with world_size={shard.world_size} needs seed=: the ranks have "
+                f"the same order only if they have the same seed."
+            )
         if not isinstance(worker_template, Worker):
             raise TypeError(
                 "worker_template must be an instance of crumpets_like.broker.Worker, got "
@@ -213,7 +238,7 @@ class TurboDataLoader:
             timeout=timeout,
             start_method=start_method,
             max_buffers=max_buffers,
-            seed=seed,
+            seed=shard.seed(self._seed),
             seed_globals=seed_globals,
             on_error=on_error,
             restarts=restarts,

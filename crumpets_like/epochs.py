@@ -12,10 +12,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 from .arguments import check_count
-from .passes import EpochPlan, OrderPlan, Passes, SourcePlan
-from .sampling import Order, SequentialOrder, ShuffledOrder
+from .chain import Passes, Place
+from .passes import EpochPlan, Mark, OrderPlan, SourcePlan
+from .ranks import choose_shard
+from .sampling import Order, SeekableSampler, SequentialOrder, ShuffledOrder
 from .seeding import check_seed
-from .sources import check_last_batch, choose_source
+from .sources import check_last_batch, choose_source, size_of
 
 __all__ = ["EpochPlan", "Planner"]
 
@@ -67,11 +69,17 @@ class Planner:
         of ``ceil(length / batch_size)`` lists.
     last_batch : {"keep", "discard", "rollover"}
         What becomes of the short last batch of a pass.
+    rank, world_size, uneven
+        Which samples this rank gets, as :func:`choose_shard` says. All ranks plan the same epochs,
+        in global batches of `batch_size` samples for each rank; `length` counts the samples of
+        all ranks.
 
     Attributes
     ----------
     indexable : bool
         Whether indices are planned, not samples.
+    shard : Shard
+        Which samples this rank gets.
 
     Raises
     ------
@@ -90,12 +98,15 @@ class Planner:
         sampler: Any = None,
         batch_sampler: Any = None,
         last_batch: str = "keep",
+        rank: int | str | None = None,
+        world_size: int | str | None = None,
+        uneven: str = "pad",
     ) -> None:
         self._batch_size = check_count("batch_size", batch_size)
         self._length = None if length is None else check_count("length", length)
         self._iterations: int | None = None
         self._last_batch = check_last_batch(last_batch)
-        self._orders = _order_factory(shuffle, check_seed(seed))
+        self._shuffle = shuffle
         self._source = choose_source(
             iterable,
             shuffle=shuffle,
@@ -103,10 +114,17 @@ class Planner:
             batch_sampler=batch_sampler,
             last_batch=self._last_batch,
         )
+        self._orders = _order_factory(shuffle, check_seed(seed), sampler)
         self.indexable = self._source.indexable
         # A batch sampler's item is a batch.
         self._lists = self._source.argument == "batch_sampler"
-        self._step = 1 if self._lists else self._batch_size
+        self.shard = choose_shard(rank, world_size, uneven, default=self._source.own_order)
+        if self.shard.world_size > 1 and (self._lists or not self.indexable):
+            raise ValueError(
+                f"world_size={self.shard.world_size} needs the indices of a dataset or sampler to "
+                f"deal out: let {self._source.argument} itself give each rank its part"
+            )
+        self._step = self.shard.world_size * (1 if self._lists else self._batch_size)
 
         self._epoch = 0
         self._chained = False  # whether the last epoch left a chain to go on with
@@ -116,6 +134,7 @@ class Planner:
         self._offset = 0
         self._passes = self._new_passes(0)
         self._plan: SourcePlan | None = None
+        self._resumed: dict[str, Any] | None = None  # a state whose epoch is opened next
 
     @property
     def length(self) -> int | None:
@@ -160,18 +179,32 @@ class Planner:
         self._iterations = check_count("epoch_iterations", n)
 
     def iterations(self) -> int | None:
-        """Return the number of batches of the epoch that `open` gives next, None if unknown."""
-        total = self._next_epoch()[2]
-        return None if total is None else -(-total // self._step)
+        """Return the number of batches of the epoch that `open` gives next, None if unknown.
+
+        Batches before a resume are counted, too.
+        """
+        state, (_, _, total) = self._resumed, self._next_epoch()
+        given = 0
+        if state is not None and not _over(state):
+            total, given = state["total"], state["given"]
+        if total is None:
+            return None
+        return given // self._step + self.shard.batches(total - given, self._step)
 
     def open(self) -> EpochPlan:
-        """Return the plan of the next epoch.
+        """Return the plan of the next epoch, or of what is left of a resumed one.
 
         Raises
         ------
         ValueError
-            If the epoch needs more samples than an empty source can give.
+            If the epoch needs more samples than an empty source can give, or the source gives
+            fewer than it had given before the resume.
         """
+        state, self._resumed = self._resumed, None
+        resumed = None if state is None else self._reopen(state)
+        return self._open_next() if resumed is None else resumed
+
+    def _open_next(self) -> EpochPlan:
         length, forced, total = self._next_epoch()
         if forced and length == 0:
             raise ValueError(
@@ -216,7 +249,7 @@ class Planner:
             return None if one_pass and self._last_batch != "rollover" else iterations
         if self._length is None:
             return None
-        iterations = -(-self._length // self._batch_size)
+        iterations = -(-self._length // (self._batch_size * self.shard.world_size))
         given = iterations if self._lists else self._length
         return None if given == length else iterations
 
@@ -231,11 +264,11 @@ class Planner:
             self._offset = 0
         plan = OrderPlan(
             self._epoch,
-            self._batch_size,
+            self._step,
             total,
             orders=partial(self._orders, length),
-            number=self._number,
-            offset=self._offset,
+            start=Mark(0, 0, not total, Place(self._number, self._offset)),
+            shard=self.shard,
         )
         end = self._offset + total if chained else length
         if length:
@@ -274,17 +307,136 @@ class Planner:
             single=single,
             length=length,
             last_batch=self._last_batch,
+            shard=self.shard,
         )
 
     def _new_passes(self, number: int) -> Passes:
         return Passes(self._source.items, self._source.argument, number)
 
+    # -- resume --------------------------------------------------------------------------
 
-def _order_factory(shuffle: bool, seed: int) -> Callable[[int, int], Order]:
+    def identity(self) -> dict[str, Any]:
+        """Return what a loader that goes on from a state must have in common with this one."""
+        return {
+            "source": self._source.argument if self.indexable else "samples",
+            "dataset_length": size_of(self._source.dataset),
+            "source_length": self._source.length(),
+            "batch_size": self._batch_size,
+            "shuffle": bool(self._shuffle),
+            "last_batch": self._last_batch,
+        }
+
+    def state_dict(self, plan: EpochPlan | None, mark: Mark) -> dict[str, Any]:
+        """Return what is needed to go on in the epoch that was opened last.
+
+        Parameters
+        ----------
+        plan : EpochPlan or None
+            What `open` has returned last; None: nothing yet.
+        mark : Mark
+            What the caller has received of it.
+        """
+        settings = {"length": self._length, "epoch_iterations": self._iterations}
+        if self._resumed is not None:
+            return {**self._resumed, **settings}
+        source = plan if isinstance(plan, SourcePlan) else None
+        total = plan.total if plan else None
+        # The leftovers of a source without a length are read again.
+        over = mark.over and (total is not None or self._last_batch != "rollover")
+        return {
+            **settings,
+            "epochs": self._epoch,
+            "chained": self._chained,
+            "forced": self._forced,
+            "left": self._left,
+            "next_pass": self._number,
+            "next_offset": self._offset,
+            "total": total,
+            "single": source is not None and source.single,
+            "pass_length": source.length if source else None,
+            "first_pass": source.first if source else 0,
+            "given": mark.given,
+            "position": mark.position,
+            "over": over,
+            "pass": mark.place.number,
+            "offset": mark.place.offset,
+            "source_state": mark.place.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next `open` go on where a state was taken.
+
+        Parameters
+        ----------
+        state : dict
+            Of a planner with the same :meth:`identity`; with the key ``"seed"``, too.
+        """
+        self._orders = _order_factory(self._shuffle, state["seed"], self._source.items)
+        self._length = state["length"]
+        self._iterations = state["epoch_iterations"]
+        self._epoch = state["epochs"]
+        self._chained = state["chained"]
+        self._forced = state["forced"]
+        self._left = state["left"]
+        self._number = state["next_pass"]
+        self._offset = state["next_offset"]
+        self._passes = self._new_passes(0)
+        self._plan = None
+        self._resumed = state if self._epoch else None
+
+    def _reopen(self, state: dict[str, Any]) -> EpochPlan | None:
+        """Return the plan of the rest of an epoch; None if nothing is left of it."""
+        epoch, total, length = self._epoch - 1, state["total"], self._source.length()
+        kept = state["source_state"]
+        place = Place(state["pass"], state["offset"], kept and (kept[0], kept[1]))
+        mark = Mark(state["given"], state["position"], state["over"], place)
+        first, over = state["first_pass"], _over(state)
+        if self._source.own_order and length is not None:
+            if over:
+                return None
+            return OrderPlan(
+                epoch,
+                self._step,
+                total,
+                orders=partial(self._orders, length),
+                start=mark,
+                shard=self.shard,
+            )
+        if over and not self._chained and not place.state:  # nothing needs to be read
+            self._passes = self._new_passes(first + 1)
+            return None
+        self._passes = self._new_passes(0)
+        begun = not self._chained and place.number == first
+        self._passes.go_to(place, opened=begun or place.offset > 0)
+        if state["single"]:
+            self._passes.hold_up_to(first)
+        self._plan = SourcePlan(
+            epoch,
+            self._step,
+            total,
+            passes=self._passes,
+            convert=self._source.converter(self._batch_size),
+            single=state["single"],
+            length=state["pass_length"],
+            last_batch=self._last_batch,
+            start=mark,
+            first=first,
+            shard=self.shard,
+        )
+        return self._plan if self._plan.more() else None
+
+
+def _over(state: dict[str, Any]) -> bool:
+    return bool(state["over"] or state["given"] == state["total"])
+
+
+def _order_factory(shuffle: bool, seed: int, sampler: Any) -> Callable[[int, int], Order]:
     """Return the function (length, number of the pass) -> order."""
 
     @lru_cache(maxsize=2)  # short epochs cut from one pass share its permutation
     def make(length: int, number: int) -> Order:
+        if isinstance(sampler, SeekableSampler):
+            return sampler.order(seed, number)
         return ShuffledOrder(length, seed, number) if shuffle else SequentialOrder(length)
 
     return make

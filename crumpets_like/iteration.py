@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .epochs import EpochPlan
 from .errors import BufferExhausted, LoaderClosed, LoaderTimeout
+from .passes import Mark
 
 if TYPE_CHECKING:
     from .dataloader import TurboDataLoader
@@ -39,13 +40,22 @@ def _may_go_on(error: BaseException) -> bool:
 
 
 class EpochIterator:
-    """Iterator of one epoch."""
+    """Iterator of one epoch.
+
+    Attributes
+    ----------
+    plan : EpochPlan
+        The epoch's batches.
+    mark : Mark
+        Where it goes on behind what the caller has received.
+    """
 
     def __init__(self, loader: TurboDataLoader, engine: Any, plan: EpochPlan, this: Any) -> None:
         self._loader = loader
         self._engine = engine
         self._pass = this
         self.plan = plan
+        self.mark: Mark = this.mark
         self.closed = False
         self._why_closed = "The iterator was closed: a newer one of the same loader is in use."
         self._ended = False
@@ -81,6 +91,7 @@ class EpochIterator:
             clock.waited += self._left - entered
         if batch is None:
             self._ended = True
+            self.mark = self._pass.mark._replace(over=True)
             self.close()
             loader._torn = False
             raise StopIteration
@@ -88,6 +99,7 @@ class EpochIterator:
             loader._open_ahead(self._pass)
         iteration = loader._iterations
         loader._iterations += 1
+        self.mark = self._pass.mark
         clock.samples += self._pass.delivered - delivered
         loader._torn = False
         return iteration, batch

@@ -4,20 +4,54 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .chain import Passes, Place
+from .ranks import WHOLE, Shard
 from .sampling import Order
 
-__all__ = ["Batch", "EpochPlan", "LastBatch", "OrderPlan", "Passes", "SourcePlan", "index_batch"]
+__all__ = [
+    "BEGINNING",
+    "Batch",
+    "EpochPlan",
+    "LastBatch",
+    "Mark",
+    "OrderPlan",
+    "SourcePlan",
+    "index_batch",
+]
 
 Batch = NDArray[np.int64] | list[Any]
 LastBatch = Literal["keep", "discard", "rollover"]
+
+
+class Mark(NamedTuple):
+    """Where an epoch goes on behind one of its batches, or begins.
+
+    Attributes
+    ----------
+    given : int
+        Items of the epoch before it, those of other ranks included.
+    position : int
+        Samples among them. (The items of a batch sampler are lists of these.)
+    over : bool
+        Whether the epoch is known to end here.
+    place : Place
+        Where its next item is found.
+    """
+
+    given: int
+    position: int
+    over: bool
+    place: Place
+
+
+BEGINNING = Mark(0, 0, False, Place(0, 0))
+"""Of the first epoch."""
 
 
 class EpochPlan(ABC, Iterator[Batch]):
@@ -26,6 +60,19 @@ class EpochPlan(ABC, Iterator[Batch]):
     A batch is an int64 array of shape (n,) where the keys of its samples are integers, else a
     list of n keys or, if `kind` is ``"samples"``, of n samples. Errors of the user's sampler or
     iterable, and indices out of range, are raised by the `next` of the batch they belong to.
+
+    Parameters
+    ----------
+    epoch : int
+        Its number.
+    step : int
+        Items of one global batch, that of all ranks together.
+    total : int or None
+        Items of the epoch; None: up to the end of the pass.
+    start : Mark
+        Where it begins, or goes on.
+    shard : Shard
+        Which part of a global batch it gives.
 
     Attributes
     ----------
@@ -38,33 +85,55 @@ class EpochPlan(ABC, Iterator[Batch]):
         length says ends the epoch early.
     ahead : bool
         True if batches may be requested before the caller opens the epoch: orders of our own only.
+    mark : Mark
+        Where the epoch goes on behind the last batch that was given.
+    total : int or None
+        Items of the epoch as planned, over all ranks; None: up to the end of the pass.
+    first_position : int
+        Samples of the epoch that this rank was given before.
     """
 
     epoch: int
     kind: Literal["indices", "samples"]
     iterations: int | None
     ahead: bool
+    mark: Mark
+    total: int | None
+    first_position: int
 
-    def __init__(self, epoch: int, batch_size: int, total: int | None) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        step: int,
+        total: int | None,
+        start: Mark = BEGINNING,
+        shard: Shard = WHOLE,
+    ) -> None:
         self.epoch = epoch
-        self.iterations = None if total is None else -(-total // batch_size)
-        self._batch_size = batch_size
-        self._total = total
-        self._given = 0
+        self.total = total
+        self.iterations = None
+        if total is not None:
+            before = start.given // step
+            self.iterations = before + shard.batches(total - start.given, step)
+        self.mark = start
+        self.first_position = -(-start.position // shard.world_size)
+        self._step = step
+        self._shard = shard
+        self._given = start.given
+        self._ended = start.over
 
     @property
     def over(self) -> bool:
         """True when the last batch has been given."""
-        return self._given == self._total
+        return self._ended or self._given == self.total
 
     @abstractmethod
     def __next__(self) -> Batch:
         """Return the next batch."""
 
     def _next_size(self) -> int:
-        if self._total is None:
-            return self._batch_size
-        return min(self._batch_size, self._total - self._given)
+        """Return the items of the next global batch; 0 at the end."""
+        return self._step if self.total is None else min(self._step, self.total - self._given)
 
 
 class OrderPlan(EpochPlan):
@@ -72,12 +141,10 @@ class OrderPlan(EpochPlan):
 
     Parameters
     ----------
-    epoch, batch_size, total : int
-        Number of the epoch, samples per batch, samples in the epoch.
+    epoch, step, total, start, shard
+        As :class:`EpochPlan` says.
     orders : callable
         Returns the order of the pass with the given number.
-    number, offset : int
-        Where the epoch starts: number of the pass, and position in it.
     """
 
     kind = "indices"
@@ -86,107 +153,50 @@ class OrderPlan(EpochPlan):
     def __init__(
         self,
         epoch: int,
-        batch_size: int,
+        step: int,
         total: int,
         *,
         orders: Callable[[int], Order],
-        number: int,
-        offset: int,
+        start: Mark,
+        shard: Shard = WHOLE,
     ) -> None:
-        super().__init__(epoch, batch_size, total)
+        super().__init__(epoch, step, total, start, shard)
         self._orders = orders
-        self._number = number
-        self._offset = offset
 
     def __next__(self) -> Batch:
-        missing = self._next_size()
-        if not missing:
+        size = self._next_size()
+        mine = self._shard.size(size)
+        if not mine:
             raise StopIteration
-        self._given += missing
-        pieces = []
-        while missing:
-            order = self._orders(self._number)
-            stop = min(self._offset + missing, order.length)
-            pieces.append(order.indices(self._offset, stop))
-            missing -= stop - self._offset
-            self._offset = stop
-            if stop == order.length:
-                self._number += 1
-                self._offset = 0
+        rank, world_size, _ = self._shard
+        extra = self._shard.padded(size)
+        length = self._orders(self.mark.place.number).length
+        stop = min(size, mine * world_size)
+        pieces = self._indices(rank, stop, world_size)
+        if extra is not None:
+            pieces += self._indices(extra, extra + 1, 1)
+        number, offset, _ = self.mark.place
+        passes, offset = divmod(offset + size, length)
+        self._given += size
+        place = Place(number + passes, offset)
+        self.mark = Mark(self._given, self._given, self.over, place)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-
-class Passes:
-    """The endless chain of passes over a user's sampler or iterable.
-
-    Parameters
-    ----------
-    source : iterable
-        What is iterated anew for each pass.
-    argument : str
-        Its name, for messages.
-    number : int
-        Number of the first pass. A sampler's ``set_epoch(number)`` is called where it exists.
-
-    Attributes
-    ----------
-    number : int
-        Number of the pass that is opened next.
-    taken : int
-        Items taken from the pass that was opened last.
-    held : list
-        Leftovers of a pass that has ended, for the batch that is read next.
-    """
-
-    def __init__(self, source: Iterable[Any], argument: str, number: int) -> None:
-        self.source = source
-        self.argument = argument
-        self.number = number
-        self.taken = 0
-        self.held: list[Any] = []
-        self._iterator: Iterator[Any] | None = None
-
-    @property
-    def ended(self) -> bool:
-        """True if no pass is under way."""
-        return self._iterator is None
-
-    def open(self) -> Iterator[Any]:
-        """Begin the next pass."""
-        set_epoch = getattr(self.source, "set_epoch", None)
-        if callable(set_epoch) and self.argument != "iterable":
-            set_epoch(self.number)
-        self._iterator = iter(self.source)
-        self.number += 1
-        self.taken = 0
-        return self._iterator
-
-    def take(self, count: int) -> list[Any]:
-        """Return the next `count` items; fewer where the pass ends before, which is `ended` then.
-
-        Raises
-        ------
-        RuntimeError
-            If a new pass gives nothing because the source is an exhausted iterator.
-        """
-        iterator = self.open() if self._iterator is None else self._iterator
-        items = list(islice(iterator, count))
-        self.taken += len(items)
-        if len(items) < count:
-            self._iterator = None
-            if iterator is self.source and not self.taken:
-                raise RuntimeError(
-                    f"a new pass over {self.argument}, {self.source!r}, gave nothing: it is its "
-                    f"own iterator, and exhausted. Give an object whose iter() starts anew, or "
-                    f"run fewer epochs"
-                )
-        return items
-
-    def finish(self, length: int) -> None:
-        """Step a sampler over its end, as a for loop would: code behind its last yield runs."""
-        iterator, self._iterator = self._iterator, None
-        if iterator is not None and iterator is not self.source and self.argument != "iterable":
-            deque(islice(iterator, length - self.taken + 1), maxlen=0)
+    def _indices(self, start: int, stop: int, step: int) -> list[NDArray[np.int64]]:
+        """Return what lies at every `step`-th position from `start` on, seen from the mark."""
+        number, offset, _ = self.mark.place
+        start += offset
+        stop += offset
+        pieces = []
+        while start < stop:
+            order = self._orders(number)
+            if start < order.length:
+                pieces.append(order.indices(start, min(stop, order.length), step))
+                start += len(pieces[-1]) * step
+            number += 1
+            start -= order.length
+            stop -= order.length
+        return pieces
 
 
 class SourcePlan(EpochPlan):
@@ -194,12 +204,8 @@ class SourcePlan(EpochPlan):
 
     Parameters
     ----------
-    epoch : int
-        Number of the epoch.
-    batch_size : int
-        Items per batch: 1 for a batch sampler, whose items are batches.
-    total : int or None
-        Items in the epoch; None: up to the end of the pass.
+    epoch, step, total, shard
+        As :class:`EpochPlan` says. The items of a batch sampler are batches.
     passes : Passes
         Where the items come from.
     convert : callable
@@ -212,6 +218,10 @@ class SourcePlan(EpochPlan):
         source without a length is exactly one pass is seen only there.
     last_batch : {"keep", "discard", "rollover"}
         What becomes of a short last batch at such an end.
+    start : Mark, optional
+        Where the epoch goes on, if it was begun before.
+    first : int, optional
+        Number of the first pass that the epoch reads from its beginning.
     """
 
     ahead = False
@@ -219,7 +229,7 @@ class SourcePlan(EpochPlan):
     def __init__(
         self,
         epoch: int,
-        batch_size: int,
+        step: int,
         total: int | None,
         *,
         passes: Passes,
@@ -227,21 +237,42 @@ class SourcePlan(EpochPlan):
         single: bool,
         length: int | None,
         last_batch: LastBatch,
+        start: Mark | None = None,
+        first: int | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
-        super().__init__(epoch, batch_size, total)
+        if start is None:
+            passes.settle()
+            start = Mark(0, 0, False, passes.place)
+        if first is None:
+            first = passes.current if passes.ended or not passes.taken else passes.number
+        super().__init__(epoch, step, total, start, shard)
         self.kind = "samples" if passes.argument == "iterable" else "indices"
+        self.single = single
+        self.length = length
+        self.first = first
         self._passes = passes
         self._convert = convert
-        self._single = single
-        self._length = length
         self._last_batch = last_batch
-        self._read = 0
+        self._ahead: list[Any] = []  # items of a batch that was read to see whether there is one
 
     def __next__(self) -> Batch:
-        items = self._next_items()
-        if not items:
+        items, self._ahead = self._ahead or self._next_items(), []
+        part = self._shard.part(items)
+        if not part:
             raise StopIteration
-        return self._convert(items)
+        batch = self._convert(part)
+        samples = len(batch) if part is items else len(items)
+        self.mark = Mark(self._given, self.mark.position + samples, self.over, self._passes.place)
+        return batch
+
+    def more(self) -> bool:
+        """Whether another global batch follows; where only reading tells, it is read."""
+        certain = self.total is not None and (self.single or self.length is None)
+        if certain and not self.over:
+            return True
+        self._ahead = self._next_items()
+        return bool(self._ahead)
 
     def skip(self) -> None:
         """Read the rest of the epoch, for a caller who left it early."""
@@ -250,14 +281,14 @@ class SourcePlan(EpochPlan):
 
     def close(self) -> None:
         """End the epoch here."""
-        self._total = self._given
+        self._ended = True
 
     def _next_items(self) -> list[Any]:
         """Return the items of the next batch, none at the end of the epoch."""
         passes = self._passes
         if self.over:
-            if self._single and self._length is not None:
-                passes.finish(self._length)
+            if self.single and self.length is not None:
+                passes.finish(self.length)
             return []
         items, passes.held = passes.held, []
         missing = self._next_size() - len(items)
@@ -265,16 +296,19 @@ class SourcePlan(EpochPlan):
             taken = passes.take(missing)
             items += taken
             missing -= len(taken)
-            self._read += len(taken)
             if missing and self._ends_here():
                 return self._end(items)
+        return self._give(items)
+
+    def _give(self, items: list[Any]) -> list[Any]:
         self._given += len(items)
+        self._passes.settle()
         return items
 
     def _ends_here(self) -> bool:
         """Whether the epoch ends with the pass that has just ended."""
         passes = self._passes
-        if self._single or self._length == passes.taken == self._read:
+        if self.single or (passes.taken == self.length and passes.number == self.first + 1):
             return True
         if not passes.taken:
             raise ValueError(
@@ -284,13 +318,10 @@ class SourcePlan(EpochPlan):
         return False
 
     def _end(self, items: list[Any]) -> list[Any]:
+        self._ended = True
         if self._last_batch == "rollover":
             self._passes.held = items
-        if self._last_batch != "keep":
-            items = []
-        self._given += len(items)
-        self._total = self._given
-        return items
+        return self._give(items) if self._last_batch == "keep" else []
 
 
 def index_batch(keys: list[Any], length: int | None, argument: str) -> Batch:

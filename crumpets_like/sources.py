@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, cast, get_args
 
 from .passes import Batch, LastBatch, index_batch
+from .sampling import SeekableSampler
 
-__all__ = ["Source", "check_last_batch", "choose_source", "is_indexable"]
+__all__ = ["Source", "check_last_batch", "choose_source", "is_indexable", "size_of"]
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,15 @@ class Source:
 
     @property
     def own_order(self) -> bool:
-        """Whether the loader itself orders the indices."""
-        return self.indexable and self.argument == "iterable"
+        """Whether the loader itself orders the indices, or one of its own samplers does."""
+        own = self.argument == "iterable" or isinstance(self.items, SeekableSampler)
+        return self.indexable and own
 
     def length(self) -> int | None:
         """Return the number of items that one pass gives now, None if unknown."""
         if self.own_order:
-            return len(self.dataset)
-        try:
             return len(self.items)
-        except (TypeError, NotImplementedError):  # a torch sampler may have either
-            return None
+        return size_of(self.items)
 
     def converter(self, batch_size: int) -> Callable[[list[Any]], Batch]:
         """Return the function that makes a batch of the items that were read for it."""
@@ -86,7 +85,12 @@ def choose_source(
         argument, items = "sampler", sampler
         if shuffle:
             raise ValueError(_conflict("shuffle", shuffle, argument, items))
-    if not hasattr(type(items), "__iter__") and not hasattr(type(items), "__getitem__"):
+    if isinstance(sampler, SeekableSampler) and sampler.reach > len(iterable):
+        raise ValueError(
+            f"sampler is made for a dataset of at least {sampler.reach} samples, got one of "
+            f"{len(iterable)}"
+        )
+    if not any(hasattr(type(items), name) for name in ("__iter__", "__getitem__", "order")):
         raise TypeError(f"{argument} must be iterable, got {items!r} ({type(items).__name__})")
     indexable = is_indexable(iterable)
     if not indexable and (shuffle or argument != "iterable"):
@@ -109,6 +113,14 @@ def is_indexable(iterable: Any) -> bool:
     if iterable_dataset is not None and isinstance(iterable, iterable_dataset):
         return False
     return hasattr(type(iterable), "__len__") and hasattr(type(iterable), "__getitem__")
+
+
+def size_of(items: Any) -> int | None:
+    """Return its length, None if it has none."""
+    try:
+        return len(items)
+    except (TypeError, NotImplementedError):  # a torch sampler may have either
+        return None
 
 
 def check_last_batch(value: Any) -> LastBatch:

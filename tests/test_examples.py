@@ -10,16 +10,30 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 EXPECTED = {
+    "ddp_training.py": (
+        r"2 processes, 300 batches of 25 in 5 epochs\ntest accuracy (9\d|100)\.\d%\n"
+    ),
+    "lightning_datamodule.py": (
+        r"two runs of 13 and 17 steps\nthe same batches as in one run: True\n"
+    ),
     "own_augmentation.py": (
         r"200 windows of 32 x 32, mean grey \d+\.\d\n"
         r"one and three workers agree bit by bit: True\n"
     ),
     "plain_loop.py": r"(epoch [01]: energy 64000, wave \d+ came last\n){2}",
+    "resume.py": (
+        r"stopped after 40 batches, state: \d{3} bytes\n"
+        r"a new process went on with 60 batches\n"
+        r"the same bits as without a stop: True\n"
+    ),
     "torch_training.py": r"(epoch [0-4]: loss \d\.\d{3}\n){5}test accuracy (9\d|100)\.\d%\n",
 }
 """What each example prints, in full."""
 
-NEEDS = {"torch_training.py": ("torch", "sklearn")}
+NEEDS = {
+    "ddp_training.py": ("torch", "sklearn"),
+    "torch_training.py": ("torch", "sklearn"),
+}
 
 
 def test_every_example_is_tested() -> None:

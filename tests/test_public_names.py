@@ -84,6 +84,9 @@ def test_signature_of_the_loader():
         "seed_globals": False,
         "restarts": None,
         "worker_threads": 1,
+        "rank": None,
+        "world_size": None,
+        "uneven": "pad",
     }
     expected = [(*item, POSITIONAL) for item in positional.items()]
     assert parameters(TurboDataLoader) == expected + [(*item, KEYWORD) for item in keyword.items()]

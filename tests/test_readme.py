@@ -18,6 +18,7 @@ PAGES = [
     "CHANGELOG.md",
     "docs/architecture.md",
     "docs/reliability.md",
+    "docs/resume.md",
 ]
 
 
@@ -34,6 +35,13 @@ def test_quick_start() -> None:
 def test_the_other_examples_go_on_from_it() -> None:
     assert len(BLOCKS) > 5
     run("\n".join(f"# example {number}\n{code}" for number, code in enumerate(BLOCKS)))
+
+
+def test_the_examples_of_resuming() -> None:
+    text = (ROOT / "docs/resume.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    run("\n".join(blocks))
 
 
 def test_commands() -> None:

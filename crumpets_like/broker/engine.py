@@ -158,10 +158,11 @@ class Engine:
             producer.retrieved(this)
             this.delivered -= consumer.skipped - before
             this.partial.append(mini_batch)
-            mini_batches, samples = this.counts[0]
+            mini_batches, samples, mark = this.counts[0]
             if len(this.partial) == mini_batches:
                 this.counts.popleft()
                 this.delivered += samples
+                this.mark = mark
                 batch = [mini_batch for mini_batch in this.partial if mini_batch is not EMPTY]
                 this.partial = []
                 if batch:

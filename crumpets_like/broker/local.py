@@ -35,7 +35,8 @@ class LocalPass:
         self.plan = plan
         self.rest: list[Any] = []  # mini-batches of the batch that is being made
         self.partial: list[Any] = []  # those that are made
-        self.position = 0
+        self.position = plan.first_position
+        self.mark = plan.mark
         self.delivered = 0
         self.skipped = 0
         self.exhausted = False  # never true: nothing is requested ahead
@@ -113,7 +114,8 @@ class LocalEngine:
                 mini_batch = self._run(this, slot, this.rest.pop(0))
                 if mini_batch is not None:
                     this.partial.append(mini_batch)
-            this.delivered = this.position - this.skipped
+            this.delivered = this.position - this.plan.first_position - this.skipped
+            this.mark = this.plan.mark
             if this.partial:
                 made, this.partial = this.partial, []
                 return made

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..arguments import check_count
 from ..epochs import EpochPlan
+from ..passes import Mark
 from .pickling import dump_for_workers
 from .processes import THREAD_NAME
 from .protocol import BatchHead, Cancel, Kind, Stop, Submit, Waiting, pack
@@ -72,10 +73,13 @@ class Pass:
         The epoch's batches.
     stream : Stream
         Where its mini-batches arrive.
-    counts : deque of (int, int)
-        Mini-batches and samples of each batch that was read from the plan and not delivered yet.
+    counts : deque of (int, int, Mark)
+        Mini-batches and samples of each batch that was read from the plan and not delivered yet,
+        and where the plan goes on behind it.
     delivered : int
         Samples of the batches that were delivered.
+    mark : Mark
+        Where the plan goes on behind them.
     successor : Pass or None
         What is requested once this pass is requested to its end.
     """
@@ -85,8 +89,9 @@ class Pass:
         self.window = window
         self.plan = plan
         self.stream = stream
-        self.counts: deque[tuple[int, int]] = deque()
+        self.counts: deque[tuple[int, int, Mark]] = deque()
         self.delivered = 0
+        self.mark = plan.mark
         self.exhausted = False
         self.cancelled = False
         self.requested = 0
@@ -95,7 +100,7 @@ class Pass:
         self.partial: list[Any] = []  # mini-batches of a batch that is not complete yet
         self.thread: threading.Thread | None = None
         self._rest: deque[Any] = deque()  # mini-batches of a batch that have no slot yet
-        self._position = 0
+        self._position = plan.first_position
 
     def read(self, mini_batch_size: int) -> bool:
         """Read one batch of the plan if none is left; False at the end of the pass."""
@@ -112,7 +117,7 @@ class Pass:
             self._end(error)
             return False
         cuts = [batch[i : i + mini_batch_size] for i in range(0, len(batch), mini_batch_size)]
-        self.counts.append((len(cuts), len(batch)))
+        self.counts.append((len(cuts), len(batch), self.plan.mark))
         self._rest.extend(cuts)
         return True
 

@@ -89,8 +89,9 @@ class Worker:
     def rng(self) -> np.random.Generator:
         """Random generator of the current sample.
 
-        Its draws depend on the loader's `seed`, the epoch and the sample's position in
-        the epoch only: never on the number of workers, their kind, or timing.
+        Its draws depend on the loader's `seed`, the epoch, the sample's position in the epoch
+        and, where there are several, the rank only: never on the number of workers, their kind,
+        or timing.
 
         Raises
         ------
