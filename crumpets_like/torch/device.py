@@ -266,35 +266,23 @@ class Transfer:
             if locked is not None:
                 self._devices[0].unlock_pages(locked)
         except RuntimeError as error:  # such as a kernel of the caller that broke the context
-            logger.warning("the device failed while the loader was stopped: %s", error)
+            logger.warning("the device failed while the loader was stopped: %s", str(error))
 
 
 def as_tensor(value: Any) -> torch.Tensor | None:
     """A tensor that looks at the same bytes; None if torch has nothing like it.
 
-    Arrays of dates, strings, records, long doubles or foreign byte order are such, and all that
-    is neither array nor tensor.
+    So it is for arrays of dates, strings, records, long doubles or foreign byte order, for masked
+    arrays and the like, and for all that is neither array nor tensor.
     """
     if isinstance(value, torch.Tensor):
         return value
-    if isinstance(value, np.ndarray) and value.dtype in _DTYPES:
-        return torch.from_numpy(value)
-    return None
-
-
-def _known_dtypes() -> frozenset[np.dtype[Any]]:
-    """The numpy dtypes that this version of torch has, too."""
-    known = set()
-    for code in "?bhilqBHILQefdFD":
+    if type(value) is np.ndarray:  # others know more than their bytes
         try:
-            torch.from_numpy(np.empty(0, code))
-        except TypeError:
-            continue
-        known.add(np.dtype(code))
-    return frozenset(known)
-
-
-_DTYPES = _known_dtypes()
+            return torch.from_numpy(value)
+        except (TypeError, ValueError):  # the dtype, the byte order
+            return None
+    return None
 
 
 def check_devices(device: Any, num_mini_batches: int) -> list[torch.device]:
@@ -333,7 +321,7 @@ def _check_device(device: Any) -> torch.device:
             raise ValueError(f"device {device!r} is no device of torch: {error}") from None
     if torch.device(found.type, found.index or 0) not in there:
         raise ValueError(
-            f"device {device!r} is not there: torch {torch.__version__} finds "
+            f"device {str(device)!r} is not there: torch {torch.__version__} finds "
             f"{', '.join(map(str, there))}. device=None takes cuda:0 if there is one, else cpu."
         )
     return torch.device("cpu") if found.type == "cpu" else found  # to "cpu:0" torch would copy
