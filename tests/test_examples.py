@@ -16,10 +16,11 @@ EXPECTED = {
     ),
     "plain_loop.py": r"(epoch [01]: energy 64000, wave \d+ came last\n){2}",
     "torch_training.py": r"(epoch [0-4]: loss \d\.\d{3}\n){5}test accuracy (9\d|100)\.\d%\n",
+    "torch_turbo.py": r"(epoch [0-4]: \d+% right\n){5}epoch 5: 9\d% right\n",
 }
 """What each example prints, in full."""
 
-NEEDS = {"torch_training.py": ("torch", "sklearn")}
+NEEDS = {"torch_training.py": ("torch", "sklearn"), "torch_turbo.py": ("torch",)}
 
 
 def test_every_example_is_tested() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ..broker.engine import Engine
 from ..broker.local import LocalEngine
 from ..broker.worker import Worker
@@ -87,8 +89,13 @@ class TorchTurboDataLoader(TurboDataLoader):
             shared_memory,
             **options,
         )
-        self._devices = check_devices(device, self.num_mini_batches)
+        self._devices = tuple(check_devices(device, self.num_mini_batches))
         self._options.grows = any(device.type != "cuda" for device in self._devices)
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Where mini-batches go: all to one device, or each of an iteration to its own."""
+        return self._devices
 
     def _make_engine(self) -> Engine | LocalEngine:
         make = DeviceEngine if self._nworkers else LocalDeviceEngine

@@ -161,7 +161,7 @@ class TestCpu:
     def test_default_device(self):
         loader = fork(Numbers(4), 4, Rows(), 0)
         expected = "cuda:0" if torch.cuda.is_available() else "cpu"
-        assert loader._devices == [torch.device(expected)]
+        assert loader.devices == (torch.device(expected),)
 
     @both
     def test_workers_must_not_return_device_tensors(self, nworkers):
@@ -240,19 +240,20 @@ class TestAhead:
         for number, (_, (mini_batch,)) in enumerate(kept):
             check(mini_batch, 4 * number, 4)
 
-    def test_as_many_copies_as_are_requested_begin_ahead(self, monkeypatch):
+    def test_copies_of_all_that_is_finished_begin_ahead(self, monkeypatch):
         slow = SlowDevice(lag=1)
         use_devices(monkeypatch, slow)
-        options = {"prefetch": 3, "shared_memory": 4}
+        options = {"prefetch": 6, "shared_memory": 8}
         with fork(Numbers(400), 4, Rows(), 1, **options) as loader:
             iterator = iter(loader)
-            for received in range(1, 20):
+            for received in range(1, 40):
                 next(iterator)
-                assert slow.begun <= received + 2
-                assert wait_until(lambda: loader.statistics().buffers_ready >= 2)
-            next(iterator)
-            assert slow.begun >= 20 + 2
-            assert len(slow.handed_over) == 20
+                ahead = slow.begun - received
+                assert ahead == slow.begun - len(slow.handed_over) <= 5
+                if received > 1:
+                    assert ahead >= ready - 1  # noqa: F821
+                assert wait_until(lambda: loader.statistics().buffers_ready >= 4)
+                ready = loader.statistics().buffers_ready
 
     def test_nothing_is_waited_for_while_there_are_buffers(self, slow):
         with fork(Numbers(80), 4, Rows(), 1, shared_memory=21) as loader:
