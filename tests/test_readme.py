@@ -18,6 +18,7 @@ PAGES = [
     "CHANGELOG.md",
     "docs/architecture.md",
     "docs/reliability.md",
+    "docs/torch.md",
 ]
 
 
@@ -34,6 +35,13 @@ def test_quick_start() -> None:
 def test_the_other_examples_go_on_from_it() -> None:
     assert len(BLOCKS) > 5
     run("\n".join(f"# example {number}\n{code}" for number, code in enumerate(BLOCKS)))
+
+
+def test_the_guide_to_torch() -> None:
+    pytest.importorskip("torch")
+    guide = (ROOT / "docs/torch.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    run(block)
 
 
 def test_commands() -> None:

@@ -111,9 +111,11 @@ class DeviceEngine(Engine):
 
     def stop(self) -> None:
         """As :meth:`Engine.stop`. The pages are unlocked while they are still mapped."""
-        super().stop()
-        if hasattr(self, "_close_transfer"):
-            self._close_transfer()
+        try:
+            super().stop()
+        finally:
+            if hasattr(self, "_close_transfer"):
+                self._close_transfer()
 
 
 class LocalDeviceEngine(LocalEngine):
