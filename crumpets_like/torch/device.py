@@ -77,6 +77,9 @@ class Device:
     def hand_over(self, tensors: list[torch.Tensor], event: Event | None) -> None:
         """Let the caller use copies at once, on whatever stream is its current one."""
 
+    def synchronize(self) -> None:
+        """Wait until all copies are done."""
+
     def lock_pages(self, memory: NDArray[np.uint8]) -> str | None:
         """Page-lock memory so that it can be copied from directly; why not, if that fails."""
         return None
@@ -115,7 +118,7 @@ class CudaDevice(Device):
                 ]
                 event.record(self._stream)
         except BaseException:  # such as out of memory, at the second of two
-            self._stream.synchronize()  # nobody may write to what the first is copied from
+            self.synchronize()  # nobody may write to what the first is copied from
             raise
         return tensors, event
 
@@ -126,10 +129,15 @@ class CudaDevice(Device):
         for tensor in tensors:
             tensor.record_stream(current)
 
+    def synchronize(self) -> None:
+        """Wait until all copies are done."""
+        self._stream.synchronize()
+
     def lock_pages(self, memory: NDArray[np.uint8]) -> str | None:
         """``cudaHostRegister``: no second copy of the memory, and no copy to page-locked one."""
         runtime = _cuda.cudart()
-        result = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE)
+        with _cuda.device(self.device):  # else it would begin to use the first one, too
+            result = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE)
         if int(result) == 0:
             return None
         try:  # The error stays with the thread, and the next kernel would be blamed for it.
@@ -140,7 +148,8 @@ class CudaDevice(Device):
 
     def unlock_pages(self, memory: NDArray[np.uint8]) -> None:
         """``cudaHostUnregister``."""
-        _cuda.check_error(_cuda.cudart().cudaHostUnregister(memory.ctypes.data))
+        with _cuda.device(self.device):
+            _cuda.check_error(_cuda.cudart().cudaHostUnregister(memory.ctypes.data))
 
 
 class Pending(NamedTuple):
@@ -258,15 +267,15 @@ class Transfer:
         if os.getpid() != self._owner:  # a forked child of the user, where CUDA does not work
             return
         with self._lock:
-            under_way, self._under_way = self._under_way, deque()
             locked, self._locked = self._locked, None
         try:
-            for event, _ in under_way:
-                event.synchronize()
+            for device in self._devices:
+                device.synchronize()
             if locked is not None:
                 self._devices[0].unlock_pages(locked)
         except RuntimeError as error:  # such as a kernel of the caller that broke the context
             logger.warning("the device failed while the loader was stopped: %s", str(error))
+        self._under_way.clear()
 
 
 def as_tensor(value: Any) -> torch.Tensor | None:

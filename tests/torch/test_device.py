@@ -247,6 +247,10 @@ class FakeCuda:
         self.log.append("on our stream")
         return contextlib.nullcontext()
 
+    def device(self, device):
+        self.log.append(f"current device {device}")
+        return contextlib.nullcontext()
+
     def Event(self, blocking):  # noqa: N802
         assert blocking
         return SimpleNamespace(record=lambda stream: self.log.append("record event"))
@@ -326,11 +330,13 @@ class TestCudaDevice:
 
     def test_pages_are_locked_for_all_devices(self, cuda):
         memory = np.zeros(64, np.uint8)
-        device = CudaDevice(torch.device("cuda:0"))
+        device = CudaDevice(torch.device("cuda:1"))
         assert device.lock_pages(memory) is None
         device.unlock_pages(memory)
-        address = memory.ctypes.data
-        assert cuda.log == [("register", address, 64, 1), ("unregister", address)]
+        address, current = memory.ctypes.data, "current device cuda:1"
+        assert cuda.log == [
+            current, ("register", address, 64, 1), current, ("unregister", address),
+        ]  # fmt: skip
 
     def test_the_error_of_refused_pages_is_not_left_to_the_next_kernel(self, cuda, monkeypatch):
         launched = []
