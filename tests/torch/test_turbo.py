@@ -432,11 +432,14 @@ class TestEnds:
     def test_leaving_with_errors_ahead(self, monkeypatch):
         use_devices(monkeypatch, SlowDevice(lag=0))
         with fork(Numbers(80), 4, Bad(8, 12), 2, shared_memory=8) as loader:
-            for _ in range(12):
+            for _ in range(3):
                 iterator = iter(loader)
                 next(iterator)
                 assert wait_until(lambda: loader.statistics().buffers_ready >= 2)
                 next(iterator)
+                iterator.close()
+                loader._engine._transfer.release()
+                assert wait_until(lambda: loader.statistics().buffers_free == 8)
 
     def test_stopping_with_copies_under_way(self, slow):
         with fork(Numbers(80), 4, Rows(), 2) as loader:
