@@ -135,21 +135,26 @@ class CudaDevice(Device):
 
     def lock_pages(self, memory: NDArray[np.uint8]) -> str | None:
         """``cudaHostRegister``: no second copy of the memory, and no copy to page-locked one."""
+        return self._call("cudaHostRegister", memory.ctypes.data, memory.nbytes, _PORTABLE)
+
+    def unlock_pages(self, memory: NDArray[np.uint8]) -> None:
+        """``cudaHostUnregister``."""
+        why = self._call("cudaHostUnregister", memory.ctypes.data)
+        if why is not None:
+            raise RuntimeError(why)
+
+    def _call(self, name: str, *arguments: int) -> str | None:
+        """Call the CUDA runtime; why it failed, if it did."""
         runtime = _cuda.cudart()
-        with _cuda.device(self.device):  # else it would begin to use the first one, too
-            result = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE)
+        with _cuda.device(self.device):  # else the first device would be used, too
+            result = getattr(runtime, name)(*arguments)
         if int(result) == 0:
             return None
         try:  # The error stays with the thread, and the next kernel would be blamed for it.
             torch.ones((), device=self.device)
         except RuntimeError:
             pass
-        return f"cudaHostRegister: {runtime.cudaGetErrorString(result)}"
-
-    def unlock_pages(self, memory: NDArray[np.uint8]) -> None:
-        """``cudaHostUnregister``."""
-        with _cuda.device(self.device):
-            _cuda.check_error(_cuda.cudart().cudaHostUnregister(memory.ctypes.data))
+        return f"{name}: {runtime.cudaGetErrorString(result)}"
 
 
 class Pending(NamedTuple):

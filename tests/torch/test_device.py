@@ -271,10 +271,7 @@ class FakeCuda:
 
     def cudaHostUnregister(self, address):  # noqa: N802
         self.log.append(("unregister", address))
-        return 0
-
-    def check_error(self, result):
-        assert result == 0
+        return self.result
 
 
 class FakeTensor:
@@ -350,6 +347,8 @@ class TestCudaDevice:
         device = CudaDevice(torch.device("cuda:0"))
         assert device.lock_pages(np.zeros(64, np.uint8)) == "cudaHostRegister: error 2"
         assert launched == [torch.device("cuda:0")]
+        with pytest.raises(RuntimeError, match="cudaHostUnregister: error 2"):
+            device.unlock_pages(np.zeros(64, np.uint8))
 
     def test_it_is_what_cuda_devices_get(self, cuda):
         (device,) = open_devices([torch.device("cuda:1")])
