@@ -1,4 +1,4 @@
-"""Devices that are none: they copy late, as a GPU may, and say what was asked of them."""
+"""Loaders of tensors, and devices that are none: they copy as late as a GPU may."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from crumpets_like import BufferWorker, Worker
+from crumpets_like.torch import TorchTurboDataLoader
 from crumpets_like.torch.device import Device, Event
 
-__all__ = ["SlowDevice", "use_devices"]
+__all__ = ["Mixed", "SlowDevice", "check_numbers", "fork", "use_devices"]
 
 
 class _SlowEvent:
@@ -120,3 +122,32 @@ def use_devices(monkeypatch: Any, *devices: Device) -> None:
 
     monkeypatch.setattr(turbo, "check_devices", check)
     monkeypatch.setattr(engine, "open_devices", opened)
+
+
+def fork(dataset: Any, batch_size: int, worker: Worker, nworkers: int, **options: Any) -> Any:
+    """A loader of tensors that starts quickly."""
+    options = {"start_method": "fork", **options}
+    return TorchTurboDataLoader(dataset, batch_size, worker, nworkers, **options)
+
+
+def check_numbers(mini_batch: dict[str, Any], first: int, rows: int) -> None:
+    """The numbers from `first` on, in both fields of ``tests.support.leasing.Rows``."""
+    expected = torch.arange(first, first + rows)
+    assert torch.equal(mini_batch["y"], expected)
+    assert torch.equal(mini_batch["x"].flatten(1), expected[:, None].expand(rows, 6))
+
+
+class Mixed(BufferWorker):
+    """Numbers, dates, which torch does not have, and a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_buffer("small", ((2,), np.uint8))
+        self.add_buffer("when", ((), "M8[D]"))
+
+    def prepare(
+        self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
+    ) -> None:
+        buffers["small"][...] = sample
+        buffers["when"][...] = np.datetime64(sample, "D")
+        batch["name"].append(str(sample))

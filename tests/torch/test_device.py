@@ -140,6 +140,12 @@ class TestTransfer:
         del values
         assert ring.held == 0
 
+    def test_a_device_that_copies_at_once_holds_nothing(self, ring):
+        transfer = Transfer([Device(torch.device("meta"))])  # as "mps" would be
+        values = transfer.finish(transfer.begin(fill(ring, 1)))
+        assert values["x"].device == torch.device("meta")
+        assert (transfer.ahead, transfer.wait(), ring.held) == (False, False, 0)
+
     def test_what_torch_does_not_have_stays_numpy(self):
         dates = np.zeros(2, "M8[s]")
         mini_batch = {"a": np.ones(2), "dates": dates, "names": ["a", "b"], "t": torch.ones(1)}
