@@ -276,10 +276,12 @@ class TurboDataLoader(Resumable):
                 "passed by descriptor. On Windows use WSL."
             )
         if self._engine is None:
-            make = Engine if self._nworkers else _local_engine
-            self._engine = make(self._options)
+            self._engine = self._make_engine()
             self._clock = Clock()
         return self
+
+    def _make_engine(self) -> Engine | LocalEngine:
+        return Engine(self._options) if self._nworkers else _local_engine(self._options)
 
     def stop(self) -> None:
         """Stop the workers; mini-batches that the caller holds stay valid. May be repeated."""

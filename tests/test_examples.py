@@ -27,12 +27,14 @@ EXPECTED = {
         r"the same bits as without a stop: True\n"
     ),
     "torch_training.py": r"(epoch [0-4]: loss \d\.\d{3}\n){5}test accuracy (9\d|100)\.\d%\n",
+    "torch_turbo.py": r"(epoch [0-4]: \d+% right\n){5}epoch 5: 9\d% right\n",
 }
 """What each example prints, in full."""
 
 NEEDS = {
     "ddp_training.py": ("torch", "sklearn"),
     "torch_training.py": ("torch", "sklearn"),
+    "torch_turbo.py": ("torch",),
 }
 
 

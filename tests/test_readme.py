@@ -19,6 +19,7 @@ PAGES = [
     "docs/architecture.md",
     "docs/reliability.md",
     "docs/resume.md",
+    "docs/torch.md",
 ]
 
 
@@ -42,6 +43,13 @@ def test_the_examples_of_resuming() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 2
     run("\n".join(blocks))
+
+
+def test_the_guide_to_torch() -> None:
+    pytest.importorskip("torch")
+    guide = (ROOT / "docs/torch.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    run(block)
 
 
 def test_commands() -> None:

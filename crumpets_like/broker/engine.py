@@ -14,17 +14,15 @@ from typing import Any, NamedTuple
 from ..epochs import EpochPlan
 from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
 from .failures import copy_exception
-from .options import EngineOptions
+from .options import MOST_AHEAD, TINY_RING, EngineOptions
 from .parts import Parts
 from .producer import Pass
 from .stream import EMPTY, END
 
 __all__ = ["Engine", "EngineFacts"]
 
-_TINY_RING = 1 << 24  # bytes: while slots are tiny, so much may be requested ahead
 _QUICK_RING = 1 << 29  # bytes: and so much while mini-batches are quick, ...
 _QUICK_BUFFERS = 6  # ... up to so many for each worker: then none of them waits for the caller
-_MOST_AHEAD = 256  # mini-batches
 _SECONDS_AHEAD = 0.04  # per worker: two groups of CHUNK_SECONDS with it, as much ready
 _VERDICT_SECONDS = 0.9  # for the broker to name who does not get on
 
@@ -125,7 +123,7 @@ class Engine:
         options, ring = self._options, self._parts.ring
         size = max(ring.largest_free_form, 1) if ring.free_form else ring.geometry.stride
         quick = min(_QUICK_BUFFERS * options.nworkers, _QUICK_RING // size)
-        most = min(_MOST_AHEAD, max(_TINY_RING // size, quick), ring.limit)
+        most = min(MOST_AHEAD, max(TINY_RING // size, quick), ring.limit)
         wanted = int(options.nworkers * _SECONDS_AHEAD / seconds)
         return max(options.prefetch, min(most, wanted))
 
@@ -169,10 +167,14 @@ class Engine:
                     return batch
 
     def _retrieve(self, this: Pass) -> Any:
-        """The next mini-batch; the broker hears of it when the caller waits long for it."""
+        """The next mini-batch, EMPTY or END."""
+        return self._parts.consumer.finish(self._receive(this))
+
+    def _receive(self, this: Pass) -> Any:
+        """What comes next; the broker hears of it when the caller waits long for it."""
         consumer, timeout = self._parts.consumer, self._options.timeout
         if timeout is None or self._options.start_method == "thread":
-            return consumer.retrieve(this.stream, timeout)
+            return consumer.retrieve_data(this.stream, timeout)
         looks = ((timeout / 2, 0), (timeout / 2, 1), (_VERDICT_SECONDS, None))
         changes, look = consumer.changes, 0
         while True:
@@ -188,7 +190,7 @@ class Engine:
                     raise LoaderTimeout(timeout) from None
                 self._parts.producer.tell_waiting(this, overdue, timeout)
                 look += 1
-        return consumer.finish(raw)
+        return raw
 
     def knows(self, error: BaseException) -> bool:
         """Whether an error was raised where everything was in order, not by a signal handler."""

@@ -34,6 +34,7 @@ class LocalPass:
     def __init__(self, plan: EpochPlan) -> None:
         self.plan = plan
         self.rest: list[Any] = []  # mini-batches of the batch that is being made
+        self.mini_batches = 0  # of that batch
         self.partial: list[Any] = []  # those that are made
         self.position = plan.first_position
         self.mark = plan.mark
@@ -132,6 +133,7 @@ class LocalEngine:
             return False
         size = self._options.mini_batch_size
         this.rest = [batch[start : start + size] for start in range(0, len(batch), size)]
+        this.mini_batches = len(this.rest)
         return True
 
     def _run(self, this: LocalPass, slot: int, keys: Any) -> dict[str, Any] | None:

@@ -9,9 +9,12 @@ from .buffers import SlotLayout
 from .ring import BufferRing
 from .worker import BufferWorker, Worker, overrides
 
-__all__ = ["START_METHODS", "EngineOptions", "ring_for"]
+__all__ = ["MOST_AHEAD", "START_METHODS", "TINY_RING", "EngineOptions", "ring_for"]
 
 START_METHODS = ("forkserver", "spawn", "fork", "thread")
+TINY_RING = 1 << 24  # bytes: while slots are tiny, so much may be requested ahead, ...
+MOST_AHEAD = 256  # ... but no more mini-batches
+_SPARE = 2  # slots of a ring that does not grow, from which mini-batches are being copied
 
 
 class EngineOptions:
@@ -50,6 +53,12 @@ class EngineOptions:
         Most replacements of workers in a pass; None: 2·nworkers.
     worker_threads : int
         Threads of a numerical library in each worker.
+
+    Attributes
+    ----------
+    grows : bool
+        Whether a slot that the caller holds is replaced by another one. Callers who get copies
+        hold none.
     """
 
     def __init__(
@@ -94,6 +103,7 @@ class EngineOptions:
         self.on_error = on_error
         self.restarts = 2 * nworkers if restarts is None else restarts
         self.worker_threads = worker_threads
+        self.grows = True
 
     @property
     def one_epoch(self) -> bool:
@@ -116,4 +126,10 @@ def ring_for(options: EngineOptions) -> BufferRing:
     layout = None
     if isinstance(template, BufferWorker):
         layout = SlotLayout(template.buffer_specs, options.mini_batch_size)
-    return BufferRing(layout, options.buffers, options.nworkers, options.max_buffers)
+    if options.grows or layout is None or not options.buffers:
+        return BufferRing(layout, options.buffers, options.nworkers, options.max_buffers)
+    buffers = options.buffers
+    if options.adaptive:
+        buffers = max(buffers + _SPARE, min(MOST_AHEAD, TINY_RING // layout.stride))
+        buffers = min(buffers, options.max_buffers or buffers)
+    return BufferRing(layout, buffers, options.nworkers, buffers)

@@ -135,6 +135,16 @@ class BufferRing:
             ready = min(self._initial, self.geometry.slots)
             os.posix_fallocate(self.descriptor, 0, self.geometry.offset(ready))
 
+    @property
+    def first_slots(self) -> NDArray[np.uint8]:
+        """The bytes of the slots that are made ready at the start, and never given back.
+
+        None of free-form results, whose slots are mostly holes.
+        """
+        slots = 0 if self.free_form else min(self._initial, self.geometry.slots)
+        size = slots * self.geometry.stride
+        return np.ndarray((size,), np.uint8, self.mapping, self.geometry.offset(0) if size else 0)
+
     # -- slots ---------------------------------------------------------------------------
 
     def take(self) -> int | None:

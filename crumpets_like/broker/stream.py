@@ -86,6 +86,19 @@ class Stream:
         """Next mini-batch, mark or exception; raises queue.Empty after `timeout` seconds."""
         return self._ready.get(timeout=timeout)
 
+    def get_ready(self) -> RawBatch | None:
+        """Next mini-batch if it is there; marks and exceptions are left for :meth:`get`."""
+        while True:
+            try:
+                item = self._ready.get_nowait()
+            except queue.Empty:
+                return None
+            if isinstance(item, RawBatch):
+                return item
+            if item is not NUDGE:  # of no use for who does not wait
+                self._ready.put(item)
+                return None
+
     def drain(self) -> list[RawBatch]:
         """Take out everything that was not delivered."""
         with self._lock:

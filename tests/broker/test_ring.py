@@ -58,6 +58,10 @@ class TestSlots:
         assert ring.idle == ring.held == 0
         ring.touch()
 
+    def test_there_are_no_first_slots_without_slots_or_layout(self, make):
+        assert make(buffers=0).first_slots.nbytes == 0
+        assert make(layout=None).first_slots.nbytes == 0
+
     def test_free_form_results_overflow_into_messages(self, make, monkeypatch):
         monkeypatch.setattr(ring_module, "_FREE_FORM_SLOTS", 3)
         ring = make(layout=None, buffers=2)
@@ -332,6 +336,19 @@ class TestTrimming:
         assert ring.idle == 6
         taken = [ring.take() for _ in range(6)]
         assert sorted(taken) == slots, "they can be used again"
+
+    def test_the_first_slots_stay_whatever_happens(self, make, monkeypatch):
+        monkeypatch.setattr(ring_module, "_DISUSE", 50)
+        ring = make(buffers=3, max_buffers=6)
+        first = ring.first_slots
+        assert first.nbytes == 3 * ring.geometry.stride
+        slots = [ring.take() for _ in range(6)]
+        for slot in slots:
+            ring.lease(slot)[...] = slot + 1
+        self.cycle(ring, 300)
+        rows = first.reshape(3, -1)
+        assert [set(row.tolist()) for row in rows] == [{1}, {2}, {3}]
+        del first, rows
 
     def test_slots_in_use_stay(self, make, monkeypatch):
         monkeypatch.setattr(ring_module, "_DISUSE", 50)

@@ -1,7 +1,7 @@
 import pytest
 
 from crumpets_like.broker.assembly import RawBatch
-from crumpets_like.broker.stream import END, Stream
+from crumpets_like.broker.stream import END, NUDGE, Stream
 
 BATCHES = [RawBatch(number, 1, 0, [], []) for number in range(4)]
 
@@ -55,3 +55,23 @@ class TestStream:
         assert sorted(batch.slot for batch in stream.drain()) == [0, 2, 3]
         assert stream.drain() == []
         assert stream.received == 3
+
+    def test_what_is_ready_is_taken_without_waiting(self):
+        stream = Stream()
+        assert stream.get_ready() is None
+        for number in (0, 2):
+            stream.add(number, BATCHES[number])
+            stream.put(NUDGE)
+        assert stream.get_ready() is BATCHES[0]
+        assert stream.get_ready() is None
+        assert stream.ready == 0  # there is no mark left, either
+        stream.end(3)
+        stream.add(1, BATCHES[1])
+        assert [stream.get_ready() for _ in range(2)] == BATCHES[1:3]
+
+    def test_the_end_is_left_for_who_waits(self):
+        stream, error = Stream(), ValueError()
+        stream.end(0, error)
+        assert stream.get_ready() is None
+        assert stream.get_ready() is None
+        assert stream.get(0) is error
