@@ -84,6 +84,7 @@ class BatchIterator(Iterator[Any]):
             raise StopIteration
         try:
             batch = self._engine.next_batch(self._pass)
+            self._engine.request(self._pass)  # not only when the next one is asked for
         except BaseException as error:
             if not self._engine.knows(error):  # a signal handler raised: trust nothing of it
                 self._engine.stop()

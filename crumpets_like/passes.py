@@ -38,12 +38,15 @@ class EpochPlan(ABC, Iterator[Batch]):
         length says ends the epoch early.
     ahead : bool
         True if batches may be requested before the caller opens the epoch: orders of our own only.
+    worker : int
+        Number of the only worker that may make the batch that was given last; -1: any.
     """
 
     epoch: int
     kind: Literal["indices", "samples"]
     iterations: int | None
     ahead: bool
+    worker: int = -1
 
     def __init__(self, epoch: int, batch_size: int, total: int | None) -> None:
         self.epoch = epoch

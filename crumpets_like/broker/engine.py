@@ -236,6 +236,12 @@ class Engine:
         """Whether :meth:`stop` was called."""
         return self._stopped
 
+    @property
+    def usable(self) -> bool:
+        """Whether passes can be opened: neither stopped, nor failed, nor another process's."""
+        failed = self._stopped or self._parts.consumer.failure is not None
+        return not failed and os.getpid() == self._owner
+
     def stop(self) -> None:
         """End everything; mini-batches that the caller holds stay valid."""
         if self._stopped:

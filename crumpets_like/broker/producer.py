@@ -135,7 +135,7 @@ class Pass:
     def next_mini_batch(self, slot: int) -> BatchHead:
         """Number the next mini-batch that was read, which goes to `slot`."""
         rows = len(self._rest.popleft())
-        head = BatchHead(self.requested, slot, rows, self._position)
+        head = BatchHead(self.requested, slot, rows, self._position, self.plan.worker)
         self.requested += 1
         self._position += rows
         return head
@@ -348,7 +348,7 @@ class Producer:
             this.cancelled = True
             under_way = this.requested - this.retrieved
             this.window.granted -= under_way
-            if under_way:
+            if under_way or this.plan.worker >= 0:  # of streams the broker knows their workers
                 self._socket.send(pack(Cancel(this.id), self._token))
             self._changed.notify_all()
 

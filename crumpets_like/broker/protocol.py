@@ -87,6 +87,7 @@ class BatchHead(NamedTuple):
     slot: int  # buffer to fill, NO_SLOT: arrays travel in messages
     rows: int  # samples
     position: int  # of its first sample in the epoch
+    worker: int = -1  # that alone may make it, -1: any
 
 
 class Submit(NamedTuple):

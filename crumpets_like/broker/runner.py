@@ -182,7 +182,7 @@ class Runner:
         worker = self.worker
         self._cell[0] = worker._drawn = -1
         worker._one = False
-        worker._chunk = worker.indices = worker._keys = None
+        worker._chunk = worker.indices = worker._keys = worker._arena = None
         self._page.add_work(self._worker_id, part.size, time.perf_counter() - started)
 
     def _start_epoch(self, epoch: int) -> None:
@@ -198,7 +198,7 @@ class Runner:
         if worker.index >= 0:
             where = f"sample with index {worker.index}"
         elif worker._one:
-            where = f"sample number {self._cell[0]} of the epoch"
+            where = f"{worker._unit} number {self._cell[0]} of the epoch"
         elif worker._keys is not None:
             where = f"samples with the indices {list(worker._keys[:8])}"
             where += ", ..." if len(worker._keys) > 8 else ""
@@ -419,6 +419,16 @@ class Runner:
     def _fill_free_form(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
         worker = self.worker
         source, plain = self._source(kind, keys)
+        arena = None
+        if part.slot != NO_SLOT:
+            stride = self._geometry.stride
+            arena = Arena(
+                self._memory,
+                self._geometry.offset(part.slot),
+                stride * part.start // part.rows,
+                stride * (part.start + part.size) // part.rows,
+            )
+        worker._arena = arena
         results = []
         worker._one = True
         for row, key in enumerate(plain):
@@ -434,15 +444,6 @@ class Runner:
         worker._one = False
         if not results:
             return []
-        arena = None
-        if part.slot != NO_SLOT:
-            stride = self._geometry.stride
-            arena = Arena(
-                self._memory,
-                self._geometry.offset(part.slot),
-                stride * part.start // part.rows,
-                stride * (part.start + part.size) // part.rows,
-            )
         if part.size == part.rows:
             if self._seed_globals:
                 seeding.seed_globals(self._seed, worker.epoch, part.position)

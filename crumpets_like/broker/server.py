@@ -291,6 +291,9 @@ class Broker:
                 instead = self._scheduler.singly(suspect)
             at = pieces.index(suspect)
             pieces[at : at + 1] = instead
+        why = "It cannot be replaced in a stream, of which it alone knows how far it has come."
+        ended = describe_failure(WorkerDied(where, code, why, dump))
+        self._scheduler.end_streams(worker_id, [ended])
         self._scheduler.give_again(pieces)
         if self._restarts_left > 0:
             self._restarts_left -= 1
