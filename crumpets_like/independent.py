@@ -65,13 +65,13 @@ class BatchIterator(Iterator[Any]):
     ----------
     engine : Engine
         With a :class:`CollateWorker`.
-    plan : BatchPlan
+    plan : EpochPlan
         Its batches.
     window : int
         Batches requested ahead: so many once this is made, then one for each that is received.
     """
 
-    def __init__(self, engine: Engine, plan: BatchPlan, window: int) -> None:
+    def __init__(self, engine: Engine, plan: EpochPlan, window: int) -> None:
         self._engine = engine
         self._pass = engine.open(plan, window=window)
         self._closed = False

@@ -101,7 +101,7 @@ class WorkersIterator(_BaseDataLoaderIter):
         self._sampler_iter = iter(self._index_sampler)
         self._IterableDataset_len_called = loader._IterableDataset_len_called
         self._plan = RequestPlan(
-            Request(epoch, (), replica, self._base_seed, place, 0, None),
+            Request(epoch, (), replica, int(self._base_seed), place, 0, None),
             self._sampler_iter,
             pool.alive,
             loader.num_workers if isinstance(loader.dataset, IterableDataset) else 0,
@@ -116,7 +116,7 @@ class WorkersIterator(_BaseDataLoaderIter):
             self._plan.leave_out(made)
             made = next(self._batches)
         (batch,) = made
-        return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch
+        return _pinned(self, batch)
 
 
 class SeededIterator(_SingleProcessDataLoaderIter):
@@ -130,8 +130,15 @@ class SeededIterator(_SingleProcessDataLoaderIter):
         self._epoch = next(loader._pool.epochs)
 
     def _next_data(self) -> Any:
-        keys = self._next_index()
+        keys = next(self._sampler_iter)
         with seeding.preserve_globals():
-            seeding.seed_globals(self._base_seed, self._epoch, self._num_yielded)
+            seeding.seed_globals(int(self._base_seed), self._epoch, self._num_yielded)
             batch = self._dataset_fetcher.fetch(keys)
-        return pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch
+        return _pinned(self, batch)
+
+
+def _pinned(iterator: Any, batch: Any) -> Any:
+    """The batch in page-locked memory, where that was asked for and there is a use for it."""
+    if not iterator._pin_memory:
+        return batch
+    return pin_memory(batch, iterator._pin_memory_device)  # type: ignore[no-untyped-call]

@@ -78,7 +78,8 @@ class Replica:
         seed = request.seed + worker_id  # as torch's _worker_loop
         random.seed(seed)
         torch.manual_seed(seed)
-        np.random.seed(torch_worker._generate_state(request.seed, worker_id))
+        state: list[int] = torch_worker._generate_state(request.seed, worker_id)  # type: ignore[no-untyped-call]
+        np.random.seed(state)
         self._info = torch_worker.WorkerInfo(
             id=worker_id, num_workers=modes.nworkers, seed=seed, dataset=self._dataset
         )
