@@ -146,7 +146,7 @@ _NUMPY_DTYPES = {torch.from_numpy(np.empty(0, dtype)).dtype: dtype for dtype in 
 _JOIN: dict[type, Callable[[Any, Arena | None], Any]] = {
     np.ndarray: _join_arrays,
     torch.Tensor: _join_tensors,
-    **{dtype.type: _join_scalars for dtype in _DTYPES},
+    **{dtype.type: _join_scalars for dtype in _DTYPES - {np.dtype(np.uint64)}},  # as torch
     bool: _join_scalars,
     float: _join_floats,
     int: _join_integers,
