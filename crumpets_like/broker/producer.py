@@ -20,8 +20,9 @@ from ..arguments import check_count
 from ..epochs import EpochPlan
 from .pickling import dump_object
 from .processes import THREAD_NAME
-from .protocol import BatchHead, Cancel, Kind, Stop, Submit, Waiting, pack
+from .protocol import BatchHead, Cancel, Kind, NewDataset, Stop, Submit, Waiting, pack
 from .ring import BufferRing
+from .snapshot import Place
 from .sockets import open_socket
 from .stream import Stream
 
@@ -357,6 +358,11 @@ class Producer:
         message = Waiting(this.id, this.stream.awaited, overdue, float(seconds))
         with self._changed:
             self._socket.send(pack(message, self._token))
+
+    def send_dataset(self, place: Place) -> None:
+        """Tell the workers where the dataset lies from now on."""
+        with self._changed:
+            self._socket.send_multipart([pack(NewDataset(), self._token), place.pack()])
 
     def stop(self) -> None:
         """Tell the broker to end, and close the socket; passes must have been cancelled."""

@@ -76,7 +76,6 @@ class Runner:
         guard: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
     ) -> None:
         self.worker = worker
-        self._dataset = dataset
         self._memory = memory
         self._geometry = geometry
         self._worker_id = worker_id
@@ -86,9 +85,7 @@ class Runner:
         self._may_exit = may_exit
         self._guard = guard or (lambda: _NO_GUARD)
         self._epoch: int | None = None
-        self._getitems: Any = getattr(dataset, "__getitems__", None)
-        self._is_array = isinstance(dataset, np.ndarray)
-        self._bulk_read = (self._is_array or callable(self._getitems)) and not seed_globals
+        self.use_dataset(dataset)
         self._buffer_worker = worker if isinstance(worker, BufferWorker) else None
         self._layout: SlotLayout | None = None
         if self._buffer_worker is not None:
@@ -99,6 +96,15 @@ class Runner:
         self._cell = worker._cell = self._page.cell(worker_id)
         worker.worker_id = worker_id
         worker._seed = seed
+
+    def use_dataset(self, dataset: Any) -> None:
+        """From now on indices refer to this dataset."""
+        self._dataset = dataset
+        self._getitems: Any = getattr(dataset, "__getitems__", None)
+        self._is_array = isinstance(dataset, np.ndarray)
+        self._bulk_read = (self._is_array or callable(self._getitems)) and not self._seed_globals
+        if self._epoch is not None:
+            self._tell_dataset(self._epoch)
 
     def setup(self) -> None:
         """Run the worker's `setup`."""
@@ -185,10 +191,13 @@ class Runner:
         worker._chunk = worker.indices = worker._keys = worker._arena = None
         self._page.add_work(self._worker_id, part.size, time.perf_counter() - started)
 
-    def _start_epoch(self, epoch: int) -> None:
+    def _tell_dataset(self, epoch: int) -> None:
         set_epoch = getattr(self._dataset, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
+
+    def _start_epoch(self, epoch: int) -> None:
+        self._tell_dataset(epoch)
         self.worker.epoch = epoch
         self.worker.start_epoch(epoch)
         self._epoch = epoch

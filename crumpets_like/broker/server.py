@@ -26,6 +26,7 @@ from .protocol import (
     Done,
     Failure,
     Message,
+    NewDataset,
     Ready,
     Results,
     Stop,
@@ -107,6 +108,7 @@ class Broker:
         self._positions: dict[int, int] = {}  # of the workers, when the caller began to wait long
         self._overdue: dict[int, float] = {}  # workers that are ended for it, and the timeout
         self._up = False  # whether all workers were ready once
+        self._dataset: list[bytes] = []  # the message for workers that start later
         self._context: zmq.Context[Any] = zmq.Context()
         open_ = partial(open_socket, self._context, linger=_LINGER)
         try:
@@ -184,6 +186,10 @@ class Broker:
                 self._scheduler.submit(message, frames)
             elif isinstance(message, Cancel):
                 self._scheduler.cancel(message.pass_id)
+            elif isinstance(message, NewDataset):
+                self._dataset = [head, *frames]
+                for worker_id in self._identities:
+                    self._send_dataset(worker_id)
             elif isinstance(message, Waiting):
                 if supervisor is not None and status is not None:
                     self._caller_waits(message, supervisor, status)
@@ -202,12 +208,20 @@ class Broker:
                     logger.info("an answer to chunk %d came too late", message.chunk_id)
             elif isinstance(message, Ready) and message.pid not in self._ended:
                 self._identities[message.worker_id] = identity
+                if self._dataset:
+                    self._send_dataset(message.worker_id)
                 self._scheduler.add_worker(message.worker_id)
                 if not self._up and len(self._identities) == self._nworkers:
                     self._up = True
                     self.control.send(pack(WorkersUp(self._nworkers), self._token))
             elif isinstance(message, Failure):
                 self.control.send_multipart([head, *frames])
+
+    def _send_dataset(self, worker_id: int) -> None:
+        try:
+            self._workers.send_multipart([self._identities[worker_id], *self._dataset])
+        except zmq.ZMQError as error:  # it is gone; whoever replaces it gets the message, too
+            logger.info("worker %d cannot be reached: %s", worker_id, error)
 
     def _decode(self, head: bytes, frames: list[bytes]) -> Message | None:
         try:

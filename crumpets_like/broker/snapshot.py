@@ -11,6 +11,8 @@ import sys
 import weakref
 from typing import Any, NamedTuple
 
+import msgpack
+
 from .descriptors import attach, detach
 from .payload import Payload, load_payload, segment_of
 
@@ -25,6 +27,15 @@ class Place(NamedTuple):
     size: int
     shared: tuple[int, ...]  # descriptors that the objects attached
     segments: tuple[tuple[int, int], ...]  # what all of them refer to: numbers are used again
+
+    def pack(self) -> bytes:
+        """Encode."""
+        return msgpack.packb(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Place:
+        """Decode what :meth:`pack` made."""
+        return cls._make(msgpack.unpackb(data, use_list=False))
 
 
 class Snapshot:
