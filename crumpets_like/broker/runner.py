@@ -192,8 +192,7 @@ class Runner:
         self._page.add_work(self._worker_id, part.size, time.perf_counter() - started)
 
     def _tell_dataset(self, epoch: int) -> None:
-        set_epoch = getattr(self._dataset, "set_epoch", None)
-        if callable(set_epoch):
+        if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):
             set_epoch(epoch)
 
     def _start_epoch(self, epoch: int) -> None:

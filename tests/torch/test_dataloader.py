@@ -1,0 +1,598 @@
+"""The drop-in loader: what it does beyond giving torch's batches, and when."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils import data  # noqa: E402
+
+from crumpets_like import LoaderClosed, LoaderTimeout, SharedList, WorkerDied  # noqa: E402
+from crumpets_like.torch import DataLoader  # noqa: E402
+from tests.support.matrix import PROCESSES  # noqa: E402
+from tests.support.processes import named  # noqa: E402
+
+
+class Made(data.Dataset):
+    """Samples that a function makes of their index."""
+
+    def __init__(self, make=int, length=10):
+        self.make = make
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return self.make(index)
+
+
+class Epochs(Made):
+    """Tells an attribute that the caller changes, and how often this copy was read."""
+
+    epoch = -1
+    reads = 0
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return self.epoch, self.reads, os.getpid()
+
+    def set_epoch(self, epoch):
+        raise AssertionError("torch would not call it")
+
+
+class Numbers(data.IterableDataset):
+    """A worker's share of some numbers."""
+
+    def __init__(self, length=12, make=int):
+        self.length = length
+        self.make = make
+
+    def __iter__(self):
+        info = data.get_worker_info()
+        for number in range(info.id, self.length, info.num_workers):
+            yield self.make(number)
+
+
+class Names(Made):
+    """Names in shared memory, which the caller may exchange."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = SharedList("abcdefghij")
+
+    def __getitem__(self, index):
+        return self.names[index]
+
+
+def forked(dataset, num_workers=2, **options):
+    """A loader that starts quickly."""
+    return DataLoader(dataset, num_workers=num_workers, multiprocessing_context="fork", **options)
+
+
+@pytest.fixture
+def load(request):
+    """Makes loaders, and closes them."""
+
+    def make(dataset, num_workers=2, **options):
+        loader = forked(dataset, num_workers, **options)
+        request.addfinalizer(loader.close)
+        return loader
+
+    return make
+
+
+def values(loader):
+    return [value for batch in loader for value in batch.tolist()]
+
+
+def draw(index):
+    return index + torch.rand(()) / 2
+
+
+def pid(index):
+    return os.getpid()
+
+
+def kill_once(index):
+    """Ends the first worker that reads sample 5."""
+    if index == 5:
+        try:
+            os.rmdir("alive")
+        except FileNotFoundError:
+            return index
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index
+
+
+def die_at_seven(number):
+    if number == 7:
+        os._exit(3)
+    return number
+
+
+class TestState:
+    def test_every_iter_shows_the_current_state(self, load):
+        dataset = Epochs(length=4)
+        loader = load(dataset, batch_size=2)
+        pids = set()
+        for dataset.epoch in range(3):
+            batches = list(loader)
+            assert {int(x) for epochs, _, _ in batches for x in epochs} == {dataset.epoch}
+            assert 1 in [int(x) for _, reads, _ in batches for x in reads]
+            assert max(int(x) for _, reads, _ in batches for x in reads) <= 4
+            pids |= {int(x) for _, _, own in batches for x in own}
+        assert len(pids) <= 2
+        assert dataset.reads == 0
+
+    def test_a_copy_is_fresh_though_nothing_has_changed(self, load):
+        loader = load(Epochs(length=4), 1, batch_size=4)
+        assert [[batch[1].tolist() for batch in loader] for _ in range(2)] == 2 * [[[1, 2, 3, 4]]]
+
+    def test_persistent_workers_keep_their_copies(self, load):
+        dataset = Epochs(length=4)
+        loader = load(dataset, 1, batch_size=4, persistent_workers=True)
+        for dataset.epoch in range(3):
+            (batch,) = loader
+            assert batch[0].tolist() == [0] * 4
+            first = 1 + 4 * dataset.epoch
+            assert batch[1].tolist() == list(range(first, first + 4))
+
+    def test_iterators_keep_the_state_they_began_with(self, load):
+        dataset = Epochs(length=8)
+        loader = load(dataset, 1, batch_size=1)
+        iterators = []
+        for dataset.epoch in range(3):
+            iterators.append(iter(loader))
+        for _ in range(8):
+            assert [int(next(iterator)[0]) for iterator in iterators] == [0, 1, 2]
+
+    def test_functions_are_taken_as_they_are(self, load):
+        class Scale:
+            factor = 1
+
+            def __call__(self, samples):
+                return torch.tensor(samples) * self.factor
+
+        scale = Scale()
+        loader = load(Made(), collate_fn=scale, batch_size=10)
+        for scale.factor in (2, 3):
+            assert values(loader) == [scale.factor * i for i in range(10)]
+
+    def test_descriptors_come_along(self, load):
+        dataset = Names()
+        loader = load(dataset, batch_size=10)
+        assert next(iter(loader)) == list("abcdefghij")
+        dataset.names = SharedList("klmnopqrst")
+        assert next(iter(loader)) == list("klmnopqrst")
+
+    def test_large_arrays_and_tensors(self, load):
+        dataset = Made()
+        dataset.array, dataset.tensor = np.zeros(100_000), torch.zeros(100_000)
+        dataset.make = lambda index: (dataset.array[index], dataset.tensor[index])
+        loader = load(dataset, batch_size=10)
+        for number in range(3):
+            dataset.array[:] = number
+            dataset.tensor[:] = number
+            (batch,) = loader
+            assert [column.tolist() for column in batch] == 2 * [[number] * 10]
+
+    def test_a_worker_that_replaces_another_has_it_too(self, load, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        dataset = Made(kill_once)
+        loader = load(dataset, batch_size=2)
+        assert values(loader) == list(range(10))
+        dataset.length = 8
+        os.mkdir("alive")
+        assert values(loader) == list(range(8))
+
+    def test_workers_are_started_anew_where_descriptors_cannot_be_opened(self, load, monkeypatch):
+        monkeypatch.setattr("crumpets_like.torch.pool.reachable", lambda: False)
+        dataset = Epochs(length=4)
+        loader = load(dataset, batch_size=4)
+        dataset.epoch = 0
+        old = iter(loader)
+        dataset.epoch = 1
+        (batch,) = loader
+        assert batch[0].tolist() == [1] * 4
+        assert next(old)[0].tolist() == [0] * 4
+
+
+class TestIterators:
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_are_independent(self, load, persistent):
+        loader = load(Made(), batch_size=2, persistent_workers=persistent)
+        first, second, third, fourth = (iter(loader) for _ in range(4))
+        assert [int(next(it)[0]) for it in (first, first, second, third)] == [0, 2, 0, 0]
+        del third
+        assert [batch.tolist() for batch in second] == [[2, 3], [4, 5], [6, 7], [8, 9]]
+        assert [int(batch[0]) for batch in first] == [4, 6, 8]
+        assert [int(batch[0]) for batch in fourth] == [0, 2, 4, 6, 8]
+
+    def test_streams_are_independent(self, load):
+        loader = load(Numbers(), batch_size=2)
+        first, second = iter(loader), iter(loader)
+        assert next(first).tolist() == [0, 2]
+        assert next(second).tolist() == [0, 2]
+        assert next(first).tolist() == [1, 3]
+        assert len(list(first)) == len(list(second)) - 1 == 4
+
+    def test_draws_do_not_depend_on_each_other(self, load):
+        loader = load(Made(draw), 1, batch_size=2)
+
+        def passes():
+            torch.manual_seed(1)
+            return iter(loader), iter(loader)
+
+        one, other = passes()
+        expected = [batch.tolist() for batch in one], [batch.tolist() for batch in other]
+        pairs = list(zip(*passes(), strict=True))
+        assert [a.tolist() for a, _ in pairs] == expected[0]
+        assert [b.tolist() for _, b in pairs] == expected[1]
+
+    def test_an_iterator_outlives_its_loader(self, load):
+        assert [int(batch[0]) for batch in forked(Made(), batch_size=5)] == [0, 5]
+
+    def test_read_ahead_as_torch(self, load):
+        asked = []
+
+        class Sampler:
+            def __iter__(self):
+                for index in range(10):
+                    asked.append(index)
+                    yield index
+
+        loader = load(Made(), sampler=Sampler(), prefetch_factor=3)
+        iterator = iter(loader)
+        assert len(asked) == 6
+        next(iterator)
+        assert len(asked) == 7
+
+    def test_batches_stay_valid(self, load):
+        loader = load(Made(lambda i: torch.full((5000,), i)), batch_size=2)
+        kept = [batch[:, :3] for _ in range(5) for batch in loader]
+        loader.close()
+        expected = [[2 * (k % 5)] * 3 for k in range(25)]
+        assert [batch[0].tolist() for batch in kept] == expected
+
+    def test_batches_can_be_written_to(self, load):
+        for batch in load(Made(lambda i: torch.zeros(3000)), batch_size=2):
+            batch += 1
+            assert float(batch.sum()) == 6000
+
+    def test_in_order_or_not(self, load):
+        loader = load(Made(length=40), batch_size=4, in_order=False)
+        assert sorted(values(loader)) == list(range(40))
+
+    def test_a_sampler_that_raises(self, load):
+        def sampler():
+            yield 3
+            raise KeyError("no more")
+
+        iterator = iter(load(Made(), sampler=sampler()))
+        assert next(iterator).tolist() == [3]
+        with pytest.raises(KeyError, match="no more"):
+            next(iterator)
+
+
+class TestLife:
+    def test_workers_live_on(self, load):
+        loader = load(Made(pid, 20), batch_size=1)
+        assert len({*values(loader), *values(loader), *values(loader)}) <= 2
+
+    def test_close(self, load):
+        loader = load(Made())
+        iterator = iter(loader)
+        assert named("crumpets-")
+        loader.close()
+        assert not named("crumpets-")
+        with pytest.raises(LoaderClosed):
+            next(iterator)
+        assert values(loader) == list(range(10))
+        loader.close()
+        loader.close()
+
+    def test_collection(self):
+        loader = forked(Made())
+        iterator = iter(loader)
+        next(iterator)
+        del loader, iterator
+        gc.collect()
+        assert not named("crumpets-")
+
+    def test_nothing_starts_before_the_first_iter(self, load):
+        loader = load(Made())
+        assert len(loader) == 10
+        assert not named("crumpets-")
+
+    @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+    def test_a_copy_has_workers_of_its_own(self, load, copied):
+        loader = load(Made(pid), batch_size=10)
+        mine = set(values(loader))
+        other = copied(loader)
+        assert mine.isdisjoint(values(other))
+        other.close()
+        assert mine == set(values(loader)) or len(mine) < 2
+
+    def test_pickles(self, load):
+        loader = DataLoader(Made(), batch_size=5)
+        assert values(pickle.loads(pickle.dumps(loader))) == values(loader)
+
+    def test_in_a_forked_child(self, load):
+        loader = load(Made(), batch_size=5)
+        assert values(loader) == list(range(10))
+
+        def check(connection):
+            connection.send(values(loader))
+            loader.close()
+
+        mine, theirs = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=check, args=(theirs,))
+        child.start()
+        assert mine.recv() == list(range(10))
+        child.join()
+        assert child.exitcode == 0
+        assert values(loader) == list(range(10))
+        mine.close()
+        theirs.close()
+        child.close()
+
+    @pytest.mark.parametrize("start_method", PROCESSES)
+    def test_contexts(self, start_method):
+        context = multiprocessing.get_context(start_method)
+        loader = DataLoader(Made(draw), 5, num_workers=2, multiprocessing_context=context)
+        assert [int(value) for value in values(loader)] == list(range(10))
+        loader.close()
+
+
+class TestErrors:
+    def test_keep_their_type_and_tell_the_sample(self, load):
+        loader = load(Made(lambda i: 1 // (7 - i)), batch_size=2)
+        iterator = iter(loader)
+        assert len([next(iterator) for _ in range(3)]) == 3
+        with pytest.raises(ZeroDivisionError) as caught:
+            next(iterator)
+        assert "epoch 0: sample with index 7" in caught.value.__notes__[0]
+        assert list(iterator) == []
+        with pytest.raises(ZeroDivisionError):
+            values(loader)
+
+    def test_of_collate_fn_tell_the_batch(self, load):
+        def collate(samples):
+            raise OSError("not today")
+
+        with pytest.raises(OSError, match="not today") as caught:
+            values(load(Made(), collate_fn=collate))
+        assert "batch number 0 of the epoch" in caught.value.__notes__[0]
+
+    def test_of_worker_init_fn(self, load):
+        def init(worker_id):
+            raise OSError("not there")
+
+        loader = load(Made(), worker_init_fn=init)
+        with pytest.raises(OSError, match="not there"):
+            values(loader)
+        loader.worker_init_fn = None
+        assert values(loader) == list(range(10))
+
+    def test_what_cannot_be_pickled_is_named(self, load):
+        dataset = Made()
+        dataset.lock = threading.Lock()
+        with pytest.raises(TypeError, match=r"dataset\.lock cannot be sent"):
+            iter(load(dataset))
+
+    def test_a_dead_worker_is_replaced(self, load, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        os.mkdir("alive")
+        assert values(load(Made(kill_once), batch_size=2)) == list(range(10))
+
+    def test_a_sample_that_ends_workers(self, load):
+        iterator = iter(load(Made(die_at_seven), batch_size=2))
+        assert [next(iterator).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+        with pytest.raises(WorkerDied, match="ended with exit code 3"):
+            next(iterator)
+
+    def test_a_stream_cannot_be_continued(self, load):
+        loader = load(Numbers(make=die_at_seven), batch_size=1)
+        iterator = iter(loader)
+        # What is requested of that worker when it ends may be lost with it.
+        seen = [next(iterator).tolist() for _ in range(3)]
+        assert seen == [[0], [1], [2]]
+        with pytest.raises(WorkerDied, match="It cannot be replaced in a stream"):
+            list(iterator)
+        assert list(iterator) == []
+        loader.dataset.make = int
+        assert values(loader) == list(range(12))
+
+    def test_a_worker_that_dies_between_two_batches_of_its_stream(self, load):
+        """It may have told its end already: the caller cannot know what is missing."""
+        loader = load(Numbers(40, lambda number: (number, os.getpid())), batch_size=1)
+        iterator = iter(loader)
+        pids = [int(next(iterator)[1]) for _ in range(2)]
+        time.sleep(0.2)  # until what may be requested ahead is done
+        os.kill(pids[1], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="SIGKILL") as caught:
+            list(iterator)
+        assert caught.value.pid == pids[1]
+
+    def test_timeout(self, load):
+        loader = load(Made(lambda i: time.sleep(60 * (i == 1))), collate_fn=list, timeout=1)
+        with pytest.raises(LoaderTimeout, match="within 1 seconds"):
+            list(loader)
+
+    def test_broken_engine(self, load):
+        """What ended the workers for good ends this iterator; the next one has new workers."""
+        loader = load(Made(die_at_seven), batch_size=1)
+        for _ in range(2):
+            with pytest.raises(WorkerDied):
+                values(loader)
+            assert values(iter([next(iter(loader))])) == [0]
+        for broker in named("crumpets-broker"):
+            broker.kill()
+        with pytest.raises(Exception, match="ended unexpectedly"):
+            values(loader)
+        loader.dataset.make = int
+        assert values(loader) == list(range(10))
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"num_workers": -1},
+            {"timeout": -1},
+            {"prefetch_factor": 2},
+            {"prefetch_factor": -1, "num_workers": 1},
+            {"persistent_workers": True},
+            {"sampler": [1], "shuffle": True},
+            {"batch_sampler": [[1]], "batch_size": 2},
+            {"batch_sampler": [[1]], "drop_last": True},
+            {"batch_size": None, "drop_last": True},
+            {"batch_size": 0},
+            {"batch_size": 2.5},
+            {"batch_size": "4"},
+            {"multiprocessing_context": "fork"},
+            {"multiprocessing_context": "thread", "num_workers": 1},
+            {"multiprocessing_context": 3, "num_workers": 1},
+            {"dataset": Made(length=0), "shuffle": True},
+            {"dataset": Numbers(), "shuffle": True},
+            {"dataset": Numbers(), "sampler": [1]},
+            {"dataset": Numbers(), "batch_sampler": [[1]]},
+        ],
+        ids=str,
+    )
+    def test_wrong_ones_are_torchs_errors(self, options):
+        options = {"dataset": Made()} | options
+        with pytest.raises((TypeError, ValueError)) as theirs:
+            data.DataLoader(**options)
+        with pytest.raises(type(theirs.value)) as ours:
+            DataLoader(**options)
+        assert str(ours.value) == str(theirs.value)
+
+    def test_datapipes(self):
+        with pytest.raises(TypeError, match="is a datapipe"):
+            DataLoader(data.datapipes.iter.IterableWrapper([1]))
+
+    def test_signature(self):
+        import inspect
+
+        ours = dict(inspect.signature(DataLoader).parameters)
+        assert ours.pop("seed_globals").default is False
+        theirs = inspect.signature(data.DataLoader).parameters
+        assert [(p.name, p.default, p.kind) for p in ours.values()] == [
+            (p.name, p.default, p.kind) for p in theirs.values()
+        ]
+
+    def test_attributes(self, load):
+        loader = load(Made(), batch_size=3, drop_last=True)
+        assert isinstance(loader, data.DataLoader)
+        assert (loader.batch_size, loader.drop_last, loader.num_workers) == (3, True, 2)
+        assert loader.prefetch_factor == 2
+        assert isinstance(loader.sampler, data.SequentialSampler)
+        assert isinstance(loader.batch_sampler, data.BatchSampler)
+        assert loader.collate_fn is data.default_collate
+        with pytest.raises(ValueError, match="should not be set after DataLoader is initialized"):
+            loader.batch_size = 4
+        assert len(iter(loader)) == len(loader) == 3
+
+    def test_attributes_that_may_be_set(self, load):
+        loader = load(Made(pid), batch_size=1)
+        few = set(values(loader))
+        loader.num_workers = 1
+        assert len(set(values(loader))) == 1
+        assert few.isdisjoint(values(loader))
+
+    @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+    @pytest.mark.parametrize("num_workers", [0, 1])
+    def test_pin_memory_without_accelerator(self, num_workers):
+        options = {"multiprocessing_context": "fork"} if num_workers else {}
+        loader = DataLoader(Made(), 10, num_workers=num_workers, pin_memory=True, **options)
+        with pytest.warns(UserWarning, match="no accelerator is found"):
+            (batch,) = loader
+        assert batch.tolist() == list(range(10))
+        loader.close()
+
+    def test_a_stream_longer_than_it_said(self, load):
+        class Short(Numbers):
+            def __len__(self):
+                return 2
+
+        loader = load(Short(), batch_size=None)
+        assert len(loader) == 2
+        with pytest.warns(UserWarning, match="Length of IterableDataset .* to be 2"):
+            list(loader)
+
+    def test_the_collate_functions_of_torch_can_be_taught(self, load, monkeypatch):
+        from torch.utils.data._utils.collate import default_collate_fn_map
+
+        def negative(batch, *, collate_fn_map=None):
+            return -torch.tensor(batch)
+
+        monkeypatch.setitem(default_collate_fn_map, int, negative)
+        assert values(load(Made(), batch_size=5)) == [-i for i in range(10)]
+
+
+class TestSeedGlobals:
+    def test_draws_do_not_depend_on_the_workers(self):
+        def draws(num_workers):
+            torch.manual_seed(4)
+            options = {"multiprocessing_context": "fork"} if num_workers else {}
+            loader = DataLoader(
+                Made(lambda i: (torch.rand(()), np.random.rand())),
+                3,
+                num_workers=num_workers,
+                seed_globals=True,
+                **options,
+            )
+            seen = [
+                tuple(value.item() for value in sample)
+                for _ in range(2)
+                for batch in loader
+                for sample in zip(*batch, strict=True)
+            ]
+            loader.close()
+            return seen, torch.rand(())
+
+        expected = draws(0)
+        assert len(set(expected[0])) == 20
+        assert draws(1) == expected
+        assert draws(2) == expected
+
+    def test_the_callers_generators_are_not_touched(self):
+        loader = DataLoader(Made(draw), 3, seed_globals=True)
+        iterator = iter(loader)
+        before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+        next(iterator)
+        after = torch.get_rng_state(), np.random.get_state()[1].tolist()
+        assert torch.equal(before[0], after[0])
+        assert before[1] == after[1]
+
+
+def test_torch_knows_the_worker(load):
+    def look(index):
+        info = data.get_worker_info()
+        return info.id, info.num_workers, info.dataset.length
+
+    seen = [tuple(map(int, row)) for row in load(Made(look), batch_size=None)]
+    assert {row[1:] for row in seen} == {(2, 10)}
+    assert {row[0] for row in seen} <= {0, 1}
+    assert data.get_worker_info() is None
+
+
+@pytest.mark.parametrize("collate_fn", [None, torch.stack])
+def test_tensors_lie_in_the_ring(load, collate_fn):
+    loader = load(Made(lambda i: torch.ones(1000)), batch_size=10, collate_fn=collate_fn)
+    (batch,) = loader
+    ring = np.frombuffer(loader._pool._engine._parts.ring.mapping, np.uint8)
+    assert 0 < batch.data_ptr() - ring.ctypes.data < ring.nbytes
