@@ -269,7 +269,7 @@ class Engine:
 
     def stop(self) -> None:
         """End everything; mini-batches that the caller holds stay valid."""
-        if self._stopped:
+        if self._stopped or os.getpid() != self._owner:
             return
         for this in list(self._passes.values()):
             self.close_pass(this)

@@ -99,6 +99,10 @@ class DataLoader(TorchDataLoader[T_co]):
         self.seed_globals = seed_globals
         self._pool = Pool()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, pickled or not, has workers of its own."""
+        return {**self.__dict__, "_pool": Pool()}
+
     def __iter__(self) -> Any:
         """The batches of one pass."""
         if self.num_workers:

@@ -20,8 +20,6 @@ __all__ = ["Pool"]
 class Pool:
     """The engine of a loader: made when it is needed, and made anew when it has to be.
 
-    A copy of a pool, pickled or not, is a new one without an engine.
-
     Attributes
     ----------
     alive : mapping of int to EpochPlan
@@ -43,7 +41,7 @@ class Pool:
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Pool, ()
+        return Pool, ()  # without an engine
 
     def snapshot(self, loader: DataLoader[Any]) -> Snapshot:
         """What the loader's dataset and functions are now."""
