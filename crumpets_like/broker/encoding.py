@@ -9,6 +9,7 @@ lie in the slot as well. Types are kept: a tuple comes back as a tuple (but a by
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -55,7 +56,7 @@ class Arena:
 
     def place(self, shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int] | None:
         """An uninitialised array and its offset in the slot; None if it does not fit."""
-        array_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        array_bytes = math.prod(shape) * dtype.itemsize
         offset = self._next
         if offset + array_bytes > self._stop:
             return None

@@ -6,6 +6,7 @@ Anything else is left to torch's own function, so results are the same: types, d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ def _is_row(sample: Any) -> bool:
 
 
 def _place(shape: tuple[int, ...], dtype: Any, arena: Arena | None) -> NDArray[Any] | None:
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    nbytes = math.prod(shape) * dtype.itemsize
     placed = arena.place(shape, dtype) if arena is not None and nbytes >= _LARGE else None
     return None if placed is None else placed[0]
 

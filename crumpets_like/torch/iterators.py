@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
@@ -100,15 +101,23 @@ class WorkersIterator(_BaseDataLoaderIter):
         # Once more, as torch does: an __iter__ that draws must draw as often.
         self._sampler_iter = iter(self._index_sampler)
         self._IterableDataset_len_called = loader._IterableDataset_len_called
+        self._streams = isinstance(loader.dataset, IterableDataset)
         self._plan = RequestPlan(
             Request(epoch, (), replica, int(self._base_seed), place, 0, None),
             self._sampler_iter,
             pool.alive,
-            loader.num_workers if isinstance(loader.dataset, IterableDataset) else 0,
+            loader.num_workers if self._streams else 0,
             snapshot,
         )
         window = max(1, loader.prefetch_factor * loader.num_workers)
         self._batches = BatchIterator(engine, self._plan, window)
+
+    def __next__(self) -> Any:
+        if self._streams or torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            return super().__next__()  # which shows this to the profiler, and looks at the length
+        batch = self._next_data()
+        self._num_yielded += 1
+        return batch
 
     def _next_data(self) -> Any:
         made = next(self._batches)

@@ -596,6 +596,13 @@ def test_torch_knows_the_worker(load):
     assert data.get_worker_info() is None
 
 
+def test_the_profiler_shows_it(load):
+    with torch.profiler.profile() as profile:
+        assert values(load(Made())) == list(range(10))
+    names = {event.key for event in profile.key_averages()}
+    assert "enumerate(DataLoader)#WorkersIterator.__next__" in names
+
+
 @pytest.mark.parametrize("collate_fn", [None, torch.stack])
 def test_tensors_lie_in_the_ring(load, collate_fn):
     loader = load(Made(lambda i: torch.ones(1000)), batch_size=10, collate_fn=collate_fn)
