@@ -9,10 +9,11 @@ import copyreg
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # the broker does not wait for numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["reducers", "whole_reducers"]
 
