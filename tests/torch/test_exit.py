@@ -27,7 +27,7 @@ def join(samples):
     assert type(squares[0]) is Square
     return squares, torch.stack(ones)
 
-loader = DataLoader(Squares(), 2, num_workers=2, collate_fn=join)
+loader = DataLoader(Squares(), 2, num_workers=2, collate_fn=join, multiprocessing_context=START)
 kept = []
 for squares, ones in loader:
     assert type(squares[0]) is Square
@@ -48,13 +48,22 @@ ENDS = {
 }
 
 
+def script(end, start_method="fork"):
+    return f"START = {start_method!r}\n{SCRIPT}{end}"
+
+
 @pytest.mark.parametrize(("end", "code"), ENDS.values(), ids=ENDS)
 def test_nothing_is_left(end, code):
-    result = run_scenario(SCRIPT + end, options=["-W", "error"], timeout=120).check(code)
+    result = run_scenario(script(end), options=["-W", "error"], timeout=120).check(code)
+    assert result.stderr == ""
+
+
+def test_by_default():
+    result = run_scenario(script("", None), options=["-W", "error"], timeout=120).check()
     assert result.stderr == ""
 
 
 def test_an_exception():
-    result = run_scenario(SCRIPT + "raise KeyError('mine')", timeout=120).check(1)
+    result = run_scenario(script("raise KeyError('mine')"), timeout=120).check(1)
     assert result.stderr.count("Traceback") == 1
     assert "KeyError: 'mine'" in result.stderr

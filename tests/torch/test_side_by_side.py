@@ -230,6 +230,21 @@ MAPS = {
     "persistent": (Made(float), {"persistent_workers": True, "shuffle": True}),
     "prefetch": (Made(float), {"prefetch_factor": 5, "sampler": DrawsOnTheWay()}),
 }
+# These run with workers where the full matrix does.
+MATRIX = {
+    "huge integers",
+    "text",
+    "0-d",
+    "empty arrays",
+    "mixed integers",
+    "ordered",
+    "memory map",
+    "subset",
+    "concatenation",
+    "lists of keys",
+    "replacement",
+    "random subset",
+}
 ERRORS = {
     "unsigned scalars that torch refuses": (Made(lambda i: np.uint64(i)), {}),
     "sizes that differ": (Made(lambda i: np.ones(3 + (i == 7))), {"batch_size": 3}),
@@ -320,9 +335,16 @@ def side_by_side(dataset, num_workers, options):
     )
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize(("dataset", "options"), MAPS.values(), ids=MAPS)
-def test_maps(dataset, options, num_workers):
+@pytest.mark.parametrize(
+    ("name", "num_workers"),
+    [
+        pytest.param(name, number, marks=pytest.mark.matrix if name in MATRIX and number else ())
+        for name in MAPS
+        for number in (0, 2)
+    ],
+)
+def test_maps(name, num_workers):
+    dataset, options = MAPS[name]
     side_by_side(
         dataset, num_workers, {"batch_size": 5 if "batch_sampler" not in options else 1} | options
     )
