@@ -50,6 +50,8 @@ class Case:
         Seconds that the caller spins in Python for each batch.
     kind : Kind
         What is measured.
+    dropin : bool
+        Whether ours is the drop-in for torch's `DataLoader`, with the default collate.
     needs : tuple of str
         Optional packages that the case cannot do without.
     notes : mapping of str to str
@@ -71,6 +73,7 @@ class Case:
     seed: int | None = None
     step_s: float = 0.0
     kind: Kind = "epochs"
+    dropin: bool = False
     needs: tuple[str, ...] = ()
     notes: Mapping[str, str] | None = None
 

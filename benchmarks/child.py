@@ -36,7 +36,7 @@ def run(case: Case, contender: str, buffers: int) -> dict[str, float]:
         from .limit import Limit
 
         return Limit(case, buffers).measure()
-    if contender.startswith("torch"):
+    if contender.startswith("torch") or case.dropin:
         from .torch_loader import TorchLoader
 
         loader: Contender = TorchLoader(case, contender)

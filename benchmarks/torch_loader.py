@@ -8,11 +8,15 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
+from crumpets_like.torch import DataLoader as OurDataLoader
+
 from .case import Case
 
 
 class TorchLoader:
-    """torch's loader with persistent workers and, unless told otherwise, its default collate.
+    """torch's loader, or ours with its interface, with persistent workers.
+
+    The default collate, unless told otherwise.
 
     Parameters
     ----------
@@ -20,7 +24,7 @@ class TorchLoader:
         What to load.
     contender : str
         ``"torch"``; ``"torch0"`` loads in the calling process; ``"torch-arrays"`` passes on
-        whole arrays from ``__getitems__``.
+        whole arrays from ``__getitems__``; ``"ours"`` is our drop-in.
     """
 
     def __init__(self, case: Case, contender: str) -> None:
@@ -32,7 +36,8 @@ class TorchLoader:
         if case.shuffle:
             generator = torch.Generator().manual_seed(case.seed or 0)
             sampler = RandomSampler(part, generator=generator)
-        self.loader: DataLoader[Any] | None = DataLoader(
+        kind = OurDataLoader if contender == "ours" else DataLoader
+        self.loader: DataLoader[Any] | None = kind(
             dataset,
             case.batch_size,
             sampler=sampler,
@@ -51,6 +56,8 @@ class TorchLoader:
         return self.loader
 
     def stop(self) -> None:
+        if isinstance(self.loader, OurDataLoader):
+            self.loader.close()
         self.loader = None
 
 

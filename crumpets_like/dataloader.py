@@ -413,6 +413,23 @@ class TurboDataLoader(Resumable):
         self._drop_upcoming()
         self._planner.set_epoch_iterations(iterations)
 
+    def update_dataset(self) -> None:
+        """Give the workers the dataset as it is now, without new processes where that can be.
+
+        Acts at the next ``for``; mini-batches of the epoch in use may show either state. Nothing
+        is sent if nothing has changed. (On macOS the workers are started anew, which ends that
+        epoch. Threads, and ``nworkers=0``, read the caller's own object anyway.)
+
+        Raises
+        ------
+        Exception
+            If the dataset cannot be pickled: the text names the attribute.
+        """
+        if self._engine is not None and self._options.dataset is not None:
+            self._drop_upcoming()
+            if not self._engine.update_dataset():
+                self._start_anew()
+
     # -- facts ---------------------------------------------------------------------------
 
     @property

@@ -66,7 +66,7 @@ class BatchIterator(Iterator[Any]):
     ----------
     engine : Engine
         With a :class:`CollateWorker`.
-    plan : BatchPlan
+    plan : EpochPlan
         Its batches.
     window : int
         Batches requested ahead: so many once this is made, then one for each that is received.
@@ -75,7 +75,7 @@ class BatchIterator(Iterator[Any]):
         asked for.
     """
 
-    def __init__(self, engine: Engine, plan: BatchPlan, window: int, at_once: bool = True) -> None:
+    def __init__(self, engine: Engine, plan: EpochPlan, window: int, at_once: bool = True) -> None:
         self._engine = engine
         self._at_once = at_once
         try:

@@ -91,6 +91,8 @@ class EpochPlan(ABC, Iterator[Batch]):
         Items of the epoch as planned, over all ranks; None: up to the end of the pass.
     first_position : int
         Samples of the epoch that this rank was given before.
+    worker : int
+        Number of the only worker that may make the batch that was given last; -1: any.
     """
 
     epoch: int
@@ -100,6 +102,7 @@ class EpochPlan(ABC, Iterator[Batch]):
     mark: Mark
     total: int | None
     first_position: int
+    worker: int = -1
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ lie in the slot as well. Types are kept: a tuple comes back as a tuple (but a by
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -41,7 +42,10 @@ _PLAIN_ARRAYS = (np.ndarray, np.memmap)  # other subclasses know more: masks, un
 
 
 class Arena:
-    """A part of a slot from which one chunk takes memory, front to back."""
+    """A part of a slot from which one chunk takes memory, front to back.
+
+    Results that are made in an array of :meth:`place` are not copied when they are encoded.
+    """
 
     def __init__(self, memory: Any, slot_offset: int, start: int, stop: int) -> None:
         self._memory = memory
@@ -49,16 +53,28 @@ class Arena:
         self._next = align(start)
         self._stop = stop
         self.wanted = 0  # bytes of all arrays, those that did not fit included
+        self._placed: dict[int, tuple[int, int]] = {}  # address: bytes, offset
 
     def place(self, shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int] | None:
         """An uninitialised array and its offset in the slot; None if it does not fit."""
-        array_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        array_bytes = math.prod(shape) * dtype.itemsize
         offset = self._next
         self.wanted += align(max(array_bytes, ALIGNMENT))
         if offset + array_bytes > self._stop:
             return None
         self._next = align(offset + max(array_bytes, ALIGNMENT))
-        return np.ndarray(tuple(shape), dtype, self._memory, self._slot_offset + offset), offset
+        array = np.ndarray(tuple(shape), dtype, self._memory, self._slot_offset + offset)
+        self._placed[_address(array)] = array_bytes, offset
+        return array, offset
+
+    def find(self, array: NDArray[Any]) -> int | None:
+        """Offset in the slot of an array that is, bytes and all, one that was placed."""
+        array_bytes, offset = self._placed.get(_address(array), (-1, 0))
+        return offset if array_bytes == array.nbytes and array.flags.c_contiguous else None
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 class _Encoder:
@@ -86,8 +102,11 @@ class _Encoder:
         return self._pickle(obj)
 
     def _array(self, array: NDArray[Any]) -> msgpack.ExtType:
-        place = self._arena.place(array.shape, array.dtype) if self._arena else None
         facts = [array.dtype.str, array.shape]
+        offset = self._arena.find(array) if self._arena else None
+        if offset is not None:
+            return msgpack.ExtType(_ARRAY_IN_SLOT, msgpack.packb([*facts, offset]))
+        place = self._arena.place(array.shape, array.dtype) if self._arena else None
         if place is None:
             self.frames.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
             return msgpack.ExtType(_ARRAY_IN_FRAME, msgpack.packb([*facts, len(self.frames)]))

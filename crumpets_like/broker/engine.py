@@ -17,6 +17,7 @@ from .failures import copy_exception
 from .options import MOST_AHEAD, TINY_RING, EngineOptions
 from .parts import Parts
 from .producer import Pass
+from .snapshot import Snapshot, reachable
 from .stream import EMPTY, END
 
 __all__ = ["Engine", "EngineFacts"]
@@ -68,6 +69,7 @@ class Engine:
         self._passes = self._parts.passes
         self._abandoned: deque[Pass] = deque()
         self._raised: BaseException | None = None  # what the caller got last
+        self._snapshots: list[Snapshot] = []  # of the dataset, that workers may have to read
         self._finalizer = weakref.finalize(self, self._parts.stop)
         try:
             self._parts.start(options)
@@ -91,6 +93,8 @@ class Engine:
             serves one pass after the other; for one beside it, as many as that has at least.
         """
         self._check_open()
+        if not self._passes:
+            del self._snapshots[:-1]
         producer = self._parts.producer
         pass_id = producer.new_id()
         stream = self._parts.consumer.open(pass_id, self._options.in_order)
@@ -225,6 +229,27 @@ class Engine:
         """Drop what is left of a pass, later: for finalizers, which run anywhere."""
         self._abandoned.append(this)
 
+    def update_dataset(self) -> bool:
+        """Let workers read the dataset as it is now; False if they must be started anew for that.
+
+        Raises
+        ------
+        Exception
+            If it cannot be pickled: the text names the attribute.
+        """
+        self._check_open()
+        if self._options.start_method == "thread":  # which has the caller's own
+            return True
+        if not reachable():
+            return False
+        contents = {"dataset": self._options.dataset}
+        latest = self._snapshots[-1] if self._snapshots else None
+        snapshot = Snapshot(contents) if latest is None else latest.renewed(contents)
+        if snapshot is not latest:
+            self._snapshots.append(snapshot)
+            self._parts.producer.send_dataset(snapshot.place)
+        return True
+
     # -- state ---------------------------------------------------------------------------
 
     def facts(self) -> EngineFacts:
@@ -270,7 +295,7 @@ class Engine:
 
     def stop(self) -> None:
         """End everything; mini-batches that the caller holds stay valid."""
-        if self._stopped:
+        if self._stopped or os.getpid() != self._owner:
             return
         for this in list(self._passes.values()):
             self.close_pass(this)

@@ -27,10 +27,12 @@ import msgpack
 from .descriptors import arrived, attached
 from .memory import anonymous_file
 from .segment import align
+from .tensors import whole_reducers
 
-__all__ = ["Payload", "copy_template", "load_payload"]
+__all__ = ["Payload", "copy_template", "load_payload", "segment_of"]
 
 _OUT_OF_BAND = 1 << 16  # bytes: smaller buffers are not worth a page of their own
+_STEP = 1 << 20  # bytes that are compared at once
 
 
 class Payload:
@@ -52,7 +54,26 @@ class Payload:
     """
 
     def __init__(self, obj: Any) -> None:
-        stream, buffers, self.modules, self.descriptors = _dump(obj)
+        self._write(*_dump(obj))
+
+    def renewed(self, obj: Any) -> Payload:
+        """A payload of `obj`: this very one if it holds the same bytes."""
+        stream, buffers, modules, descriptors = _dump(obj)
+        if self._holds([stream, *buffers], descriptors):
+            _close(descriptors)
+            return self
+        new = Payload.__new__(Payload)
+        new._write(stream, buffers, modules, descriptors)
+        return new
+
+    def _write(
+        self,
+        stream: bytes,
+        buffers: list[memoryview],
+        modules: list[str],
+        descriptors: list[int],
+    ) -> None:
+        self.modules, self.descriptors = modules, descriptors
         self.descriptor = -1
         try:
             self._fill(stream, buffers)
@@ -68,6 +89,7 @@ class Payload:
             offset = align(offset, mmap.PAGESIZE)
             table.append((offset, buffer.nbytes))
             offset += buffer.nbytes
+        self._places = [(0, len(stream)), *table]
         trailer = msgpack.packb([len(stream), table])
         self.size = align(offset, mmap.PAGESIZE) + align(len(trailer) + 8, mmap.PAGESIZE)
         self.descriptor = anonymous_file("crumpets-payload", self.size)
@@ -77,11 +99,34 @@ class Payload:
         _write(self.descriptor, trailer, self.size - 8 - len(trailer))
         _write(self.descriptor, len(trailer).to_bytes(8, "little"), self.size - 8)
 
+    def _holds(self, pieces: list[Any], descriptors: list[int]) -> bool:
+        views = [memoryview(piece).cast("B") for piece in pieces]
+        if [view.nbytes for view in views] != [nbytes for _, nbytes in self._places]:
+            return False
+        if list(map(segment_of, descriptors)) != list(map(segment_of, self.descriptors)):
+            return False
+        with mmap.mmap(self.descriptor, self.size, prot=mmap.PROT_READ) as memory:
+            return all(
+                memory[start + i : start + min(i + _STEP, nbytes)] == view[i : i + _STEP].tobytes()
+                for view, (start, nbytes) in zip(views, self._places, strict=True)
+                for i in range(0, nbytes, _STEP)
+            )
+
     def close(self) -> None:
         """Close the descriptors."""
-        for descriptor in (self.descriptor, *self.descriptors):
-            if descriptor >= 0:
-                os.close(descriptor)
+        _close([self.descriptor, *self.descriptors])
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def segment_of(descriptor: int) -> tuple[int, int]:
+    """What a descriptor refers to, whatever its number."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -141,7 +186,7 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str], list[int]]:
         """Notes the modules that it meets, and the classes of ``__main__``."""
 
         dispatch_table: ClassVar[Any] = ChainMap(
-            {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
+            {CodeType: _reduce_code, **whole_reducers()}, cloudpickle.Pickler.dispatch_table
         )
 
         def reducer_override(self, obj: Any) -> Any:

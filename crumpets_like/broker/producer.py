@@ -21,8 +21,9 @@ from ..epochs import EpochPlan
 from ..passes import Mark
 from .pickling import dump_for_workers
 from .processes import THREAD_NAME
-from .protocol import BatchHead, Cancel, Kind, Stop, Submit, Waiting, pack
+from .protocol import BatchHead, Cancel, Kind, NewDataset, Stop, Submit, Waiting, pack
 from .ring import BufferRing
+from .snapshot import Place
 from .sockets import open_socket
 from .stream import Stream
 
@@ -140,7 +141,7 @@ class Pass:
     def next_mini_batch(self, slot: int) -> BatchHead:
         """Number the next mini-batch that was read, which goes to `slot`."""
         rows = len(self._rest.popleft())
-        head = BatchHead(self.requested, slot, rows, self._position)
+        head = BatchHead(self.requested, slot, rows, self._position, self.plan.worker)
         self.requested += 1
         self._position += rows
         return head
@@ -353,7 +354,7 @@ class Producer:
             this.cancelled = True
             under_way = this.requested - this.retrieved
             this.window.granted -= under_way
-            if under_way:
+            if under_way or this.plan.worker >= 0:  # of streams the broker knows their workers
                 self._socket.send(pack(Cancel(this.id), self._token))
             self._changed.notify_all()
 
@@ -362,6 +363,11 @@ class Producer:
         message = Waiting(this.id, this.stream.awaited, overdue, float(seconds))
         with self._changed:
             self._socket.send(pack(message, self._token))
+
+    def send_dataset(self, place: Place) -> None:
+        """Tell the workers where the dataset lies from now on."""
+        with self._changed:
+            self._socket.send_multipart([pack(NewDataset(), self._token), place.pack()])
 
     def stop(self) -> None:
         """Tell the broker to end, and close the socket; passes must have been cancelled."""

@@ -15,6 +15,8 @@ message                   way                    frames behind it
 ========================  =====================  =========================================
 Submit                    Producer -> Broker     one of int64 indices, or one per sample
 Cancel, Waiting, Stop     Producer -> Broker     -
+NewDataset                Producer -> Broker     where its snapshot lies
+NewDataset                Broker -> Worker       the same
 Ready                     Worker -> Broker       -
 Chunk                     Broker -> Worker       as Submit; one more if `lost`
 Stop                      Broker -> Worker       -
@@ -44,6 +46,7 @@ __all__ = [
     "Item",
     "Kind",
     "Message",
+    "NewDataset",
     "Outcome",
     "Part",
     "Ready",
@@ -87,6 +90,7 @@ class BatchHead(NamedTuple):
     slot: int  # buffer to fill, NO_SLOT: arrays travel in messages
     rows: int  # samples
     position: int  # of its first sample in the epoch
+    worker: int = -1  # that alone may make it, -1: any
 
 
 class Submit(NamedTuple):
@@ -115,6 +119,14 @@ class Waiting(NamedTuple):
     number: int  # -1: any of the pass
     overdue: int  # 1: its timeout is over; 0: half of it
     seconds: float  # the timeout
+
+
+class NewDataset(NamedTuple):
+    """From now on, for workers that start later too, indices refer to another dataset."""
+
+    def fits(self, frames: Sequence[Frame]) -> bool:
+        """Whether the frames can be those behind this message."""
+        return len(frames) == 1
 
 
 class Stop(NamedTuple):
@@ -243,7 +255,18 @@ class Failure(NamedTuple):
 
 
 Message: TypeAlias = (
-    Submit | Cancel | Waiting | Stop | Ready | Chunk | Done | Results | WorkersUp | Record | Failure
+    Submit
+    | Cancel
+    | Waiting
+    | NewDataset
+    | Stop
+    | Ready
+    | Chunk
+    | Done
+    | Results
+    | WorkersUp
+    | Record
+    | Failure
 )
 _TYPES: tuple[Any, ...] = get_args(Message)
 _NUMBERS = {message_type: bytes((number,)) for number, message_type in enumerate(_TYPES)}

@@ -83,7 +83,6 @@ class Runner:
         guard: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
     ) -> None:
         self.worker = worker
-        self._dataset = dataset
         self._memory = memory
         self._geometry = geometry
         self._worker_id = worker_id
@@ -95,9 +94,7 @@ class Runner:
         self._epoch: int | None = None
         self._where: Whereabouts | None = None  # of the latest error
         self._row_bytes = 0  # most bytes of arrays per sample in free-form results
-        self._getitems: Any = getattr(dataset, "__getitems__", None)
-        self._is_array = isinstance(dataset, np.ndarray)
-        self._bulk_read = (self._is_array or callable(self._getitems)) and not seed_globals
+        self.use_dataset(dataset)
         self.bulk = self._bulk_read
         self._buffer_worker = worker if isinstance(worker, BufferWorker) else None
         self._layout: SlotLayout | None = None
@@ -110,6 +107,15 @@ class Runner:
         self._cell = worker._cell = self._page.cell(worker_id)
         worker.worker_id = worker_id
         worker._seed = seed
+
+    def use_dataset(self, dataset: Any) -> None:
+        """From now on indices refer to this dataset."""
+        self._dataset = dataset
+        self._getitems: Any = getattr(dataset, "__getitems__", None)
+        self._is_array = isinstance(dataset, np.ndarray)
+        self._bulk_read = (self._is_array or callable(self._getitems)) and not self._seed_globals
+        if self._epoch is not None:
+            self._tell_dataset(self._epoch)
 
     def setup(self) -> None:
         """Run the worker's `setup`."""
@@ -197,13 +203,15 @@ class Runner:
         worker = self.worker
         self._cell[0] = worker._drawn = -1
         worker._one = False
-        worker._chunk = worker.indices = worker._keys = None
+        worker._chunk = worker.indices = worker._keys = worker._arena = None
         self._page.add_work(self._worker_id, part.size, time.perf_counter() - started)
 
-    def _start_epoch(self, epoch: int) -> None:
-        set_epoch = getattr(self._dataset, "set_epoch", None)
-        if callable(set_epoch):
+    def _tell_dataset(self, epoch: int) -> None:
+        if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):
             set_epoch(epoch)
+
+    def _start_epoch(self, epoch: int) -> None:
+        self._tell_dataset(epoch)
         self.worker.epoch = epoch
         self.worker.start_epoch(epoch)
         self._epoch = epoch
@@ -213,7 +221,7 @@ class Runner:
         if worker.index >= 0:
             where = f"sample with index {worker.index}"
         elif worker._one:
-            where = f"sample number {self._cell[0]} of the epoch"
+            where = f"{worker._unit} number {self._cell[0]} of the epoch"
         elif worker._keys is not None:
             where = f"samples with the indices {list(worker._keys[:8])}"
             where += ", ..." if len(worker._keys) > 8 else ""
@@ -434,6 +442,16 @@ class Runner:
     def _fill_free_form(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
         worker = self.worker
         source, plain = self._source(kind, keys)
+        arena = None
+        if part.slot != NO_SLOT:
+            share = self._share(part.rows)
+            arena = Arena(
+                self._memory,
+                self._geometry.offset(part.slot),
+                share + share * part.start // part.rows,
+                share + share * (part.start + part.size) // part.rows,
+            )
+        worker._arena = arena
         results = []
         worker._one = True
         for row, key in enumerate(plain):
@@ -449,15 +467,6 @@ class Runner:
         worker._one = False
         if not results:
             return []
-        arena = None
-        if part.slot != NO_SLOT:
-            share = self._share(part.rows)
-            arena = Arena(
-                self._memory,
-                self._geometry.offset(part.slot),
-                share + share * part.start // part.rows,
-                share + share * (part.start + part.size) // part.rows,
-            )
         if part.size == part.rows:
             if self._seed_globals:
                 seeding.seed_globals(self._seed, worker.epoch, part.position)

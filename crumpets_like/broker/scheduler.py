@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from .failures import pack_errors
@@ -43,13 +44,14 @@ class MiniBatch:
         "rows",
         "segments",
         "slot",
+        "worker",
     )
 
     def __init__(self, submit: Submit, head: BatchHead, payload: Any) -> None:
         self.pass_id = submit.pass_id
         self.epoch = submit.epoch
         self.kind = submit.kind
-        self.number, self.slot, self.rows, self.position = head
+        self.number, self.slot, self.rows, self.position, self.worker = head
         self.payload = payload  # bytes of the indices, or one frame per sample
         self.given = 0  # rows that were given to workers
         self.missing = self.rows  # rows that are not finished
@@ -152,6 +154,8 @@ class Scheduler:
         self._splittable = splittable
         self._one_epoch = one_epoch
         self._pending: deque[MiniBatch] = deque()  # with rows to give out, in order
+        self._pinned: dict[int, deque[MiniBatch]] = {}  # those that only one worker may make
+        self._streams: dict[tuple[int, int], Frames] = {}  # (pass, worker) that has begun: its end
         self._again: deque[Piece] = deque()  # rows of workers that died: they go first
         self._unfinished: dict[tuple[int, int], MiniBatch] = {}
         self._assignments: dict[int, Assignment] = {}
@@ -184,7 +188,11 @@ class Scheduler:
             first = stop
             batch = MiniBatch(submit, head, payload)
             self._unfinished[batch.pass_id, batch.number] = batch
-            self._pending.append(batch)
+            if batch.worker < 0:
+                self._pending.append(batch)
+            else:
+                self._pinned.setdefault(batch.worker, deque()).append(batch)
+                self._fail_if_ended(batch)
 
     def cancel(self, pass_id: int) -> None:
         """Drop a pass: rows that no worker has are not given out any more."""
@@ -193,6 +201,7 @@ class Scheduler:
             batch.drop_rest()
             self._again = deque(piece for piece in self._again if not self._drop(piece, batch))
             self._finish_if_complete(batch)
+        self._streams = {key: end for key, end in self._streams.items() if key[0] != pass_id}
 
     @staticmethod
     def _drop(piece: Piece, batch: MiniBatch) -> bool:
@@ -225,8 +234,25 @@ class Scheduler:
             if piece.batch.cancelled or piece.batch.failure is not None:
                 piece.batch.missing -= piece.size
                 self._finish_if_complete(piece.batch)
+            elif piece.batch.worker >= 0:
+                self.fail_lost([piece], self._streams[piece.batch.pass_id, piece.batch.worker])
             else:
                 self._again.append(piece)
+
+    def end_streams(self, worker: int, frames: Frames) -> None:
+        """A worker is gone, and with it its place in its streams: what is left of them fails."""
+        for key in self._streams:
+            if key[1] == worker and not self._streams[key]:
+                self._streams[key] = frames
+        for batch in self._pinned.get(worker, ()):
+            self._fail_if_ended(batch)
+
+    def _fail_if_ended(self, batch: MiniBatch) -> None:
+        """Let a mini-batch of a stream whose worker is gone fail."""
+        end = self._streams.get((batch.pass_id, batch.worker))
+        if end and batch.given < batch.rows:
+            self.fail(Piece(batch, 0, batch.rows), end)
+            self._finish_if_complete(batch)
 
     def done(
         self,
@@ -313,31 +339,46 @@ class Scheduler:
 
     def assignments(self) -> Iterator[Assignment]:
         """Chunks to give out now."""
-        while worker := self._next_worker():
-            pieces = self._cut()
-            if not pieces:
-                return
+        while found := self._next_cut():
+            worker, pieces = found
             self._chunks += 1
-            assignment = Assignment(self._chunks, worker[0], pieces)
+            assignment = Assignment(self._chunks, worker, pieces)
             self._assignments[self._chunks] = assignment
-            self._load[worker[0]].add(self._chunks)
-            if worker[0] in self._idle:
-                del self._idle[worker[0]]
-                self._spare[worker[0]] = None
+            self._load[worker].add(self._chunks)
+            if worker in self._idle:
+                del self._idle[worker]
+                self._spare[worker] = None
             else:
-                del self._spare[worker[0]]
+                del self._spare[worker]
             self.chunk_samples = sum(piece.size for piece in pieces)
             yield assignment
 
-    def _next_worker(self) -> tuple[int] | None:
-        """A worker that should get a chunk now."""
-        for worker in self._idle:
-            return (worker,)
+    def _next_cut(self) -> tuple[int, list[Piece]] | None:
+        """A worker that should get a chunk now, and the rows of it."""
         pace = self.seconds_per_sample
+        asking = [self._idle]
         if pace and pace < _LOOKAHEAD_SECONDS:
-            for worker in self._spare:
-                return (worker,)
+            asking.append(self._spare)
+        for worker in chain(*asking):
+            pieces = self._cut_pinned(worker) or self._cut()
+            if pieces:
+                return worker, pieces
+            if not self._pinned:  # then there is nothing for the others either
+                return None
         return None
+
+    def _cut_pinned(self, worker: int) -> list[Piece]:
+        """The next mini-batch that only this worker may make."""
+        pinned = self._pinned.get(worker)
+        while pinned:
+            batch = pinned.popleft()
+            if not pinned:
+                del self._pinned[worker]
+            if batch.given < batch.rows:
+                batch.given = batch.rows
+                self._streams.setdefault((batch.pass_id, worker), [])
+                return [Piece(batch, 0, batch.rows)]
+        return []
 
     def _cut(self) -> list[Piece]:
         """Rows for one worker."""

@@ -26,6 +26,7 @@ from .protocol import (
     Done,
     Failure,
     Message,
+    NewDataset,
     Ready,
     Record,
     Results,
@@ -111,6 +112,7 @@ class Broker:
         # Workers that are ended for it: the timeout, and the position they stood at.
         self._overdue: dict[int, tuple[float, int]] = {}
         self._up = False  # whether all workers were ready once
+        self._dataset: list[bytes] = []  # the message for workers that start later
         self._context: zmq.Context[Any] = zmq.Context()
         open_ = partial(open_socket, self._context, linger=_LINGER)
         try:
@@ -187,6 +189,10 @@ class Broker:
                 self._scheduler.submit(message, frames)
             elif isinstance(message, Cancel):
                 self._scheduler.cancel(message.pass_id)
+            elif isinstance(message, NewDataset):
+                self._dataset = [head, *frames]
+                for worker_id in self._identities:
+                    self._send_dataset(worker_id)
             elif isinstance(message, Waiting):
                 if supervisor is not None and status is not None:
                     self._caller_waits(message, supervisor, status)
@@ -207,6 +213,8 @@ class Broker:
                 if message.start > self._ended.get(message.worker_id, -1):
                     self._bulk |= bool(message.bulk)
                     self._identities[message.worker_id] = identity
+                    if self._dataset:
+                        self._send_dataset(message.worker_id)
                     self._scheduler.add_worker(message.worker_id)
                     self._up = self._up or len(self._identities) == self._nworkers
                     self._tell_ready()
@@ -217,6 +225,12 @@ class Broker:
         """Tell the training process how many workers there are, once all were there."""
         if self._up:
             self.control.send(pack(WorkersUp(len(self._identities)), self._token))
+
+    def _send_dataset(self, worker_id: int) -> None:
+        try:
+            self._workers.send_multipart([self._identities[worker_id], *self._dataset])
+        except zmq.ZMQError as error:  # it is gone; whoever replaces it gets the message, too
+            logger.info("worker %d cannot be reached: %s", worker_id, error)
 
     def _decode(self, head: bytes, frames: list[bytes]) -> Message | None:
         try:
@@ -290,6 +304,9 @@ class Broker:
             instead = self._suspect(suspect, position, where, code, dump, timeout)
             at = pieces.index(suspect)
             pieces[at : at + 1] = instead
+        why = "It cannot be replaced in a stream, of which it alone knows how far it has come."
+        ended = describe_failure(WorkerDied(where, code, why, dump))
+        self._scheduler.end_streams(worker_id, [ended])
         self._scheduler.give_again(pieces)
         left = self._restarts_left.get(pass_id, self._restarts)
         if left > 0:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the broker imports this before it needs numpy
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["reducers"]
+__all__ = ["reducers", "whole_reducers"]
 
 
 def reducers() -> Mapping[type, Callable[[Any], Any]]:
@@ -24,6 +24,21 @@ def reducers() -> Mapping[type, Callable[[Any], Any]]:
     if not hasattr(torch, "Tensor"):
         return {}
     return ChainMap({torch.Tensor: _reduce}, copyreg.dispatch_table)
+
+
+def whole_reducers() -> dict[type, Callable[[Any], Any]]:
+    """The same for datasets: tensors that share their memory with others go on sharing it."""
+    torch: Any = sys.modules.get("torch")
+    return {torch.Tensor: _reduce_whole} if hasattr(torch, "Tensor") else {}
+
+
+def _reduce_whole(tensor: Any) -> Any:
+    whole = (
+        tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and tensor.untyped_storage().nbytes() == tensor.nbytes
+    )
+    return _reduce(tensor) if whole else tensor.__reduce_ex__(5)
 
 
 def _reduce(tensor: Any) -> Any:

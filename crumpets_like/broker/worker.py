@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..seeding import SampleRNG
 from .buffers import BufferSpec
-from .encoding import collate, stack_or_list
+from .encoding import Arena, collate, stack_or_list
 
 __all__ = ["BufferWorker", "Worker", "overrides"]
 
@@ -47,6 +47,8 @@ class Worker:
     _drawn: int = -1  # position that `_source` stands at
     _chunk: tuple[int, int] | None = None  # (first position, count) inside prepare_batch
     _pool: list[SampleRNG]
+    _unit: str = "sample"  # what an item of its work is, for messages
+    _arena: Arena | None = None  # where free-form results may be made in place
 
     def setup(self) -> None:
         """Run once in each worker, before its first sample: open files and models here."""

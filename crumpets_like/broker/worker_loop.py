@@ -37,6 +37,7 @@ from .protocol import (
     Done,
     Failure,
     Kind,
+    NewDataset,
     Outcome,
     Ready,
     Status,
@@ -46,6 +47,7 @@ from .protocol import (
 )
 from .runner import Runner
 from .settings import Settings
+from .snapshot import Place, load_snapshot
 
 __all__ = ["serve", "worker_process"]
 
@@ -76,10 +78,7 @@ def serve(
             runner.setup()
         except BaseException as error:  # noqa: BLE001  reported, then this worker ends
             note = f"In {type(runner.worker).__name__}.setup of worker {worker_id}."
-            socket.linger = _LINGER
-            socket.send_multipart(
-                [pack(Failure(worker_id), settings.token), describe_failure(error, note)]
-            )
+            _report(socket, worker_id, error, note, settings)
             return
         if threading.current_thread() is threading.main_thread():
             # From here on the broker says when to end; until here the supervisor may at any time.
@@ -97,6 +96,15 @@ def serve(
             request = unpack(message, frames, token=settings.token)
             if isinstance(request, Stop):
                 return
+            if isinstance(request, NewDataset):
+                try:
+                    _load_dataset(runner, frames[0])
+                except BaseException as error:  # noqa: BLE001  reported, then this worker ends
+                    note = (
+                        f"While the new state of the dataset was unpickled in worker {worker_id}."
+                    )
+                    _report(socket, worker_id, error, note, settings)
+                    return
             if isinstance(request, Chunk):
                 answer = _run(runner, request, frames, settings.token)
                 if os.getpid() != owner:  # user code has forked, and the child came back here
@@ -108,6 +116,22 @@ def serve(
         except Exception:  # the loader stops anyway; the user's mistake is shown in the log
             logger.exception("teardown() of worker %d failed", worker_id)
         socket.close()
+
+
+def _report(
+    socket: zmq.Socket[bytes], worker_id: int, error: BaseException, note: str, settings: Settings
+) -> None:
+    """Tell the caller of an error that ends this worker."""
+    socket.linger = _LINGER
+    socket.send_multipart([pack(Failure(worker_id), settings.token), describe_failure(error, note)])
+
+
+def _load_dataset(runner: Runner, place: bytes) -> None:
+    try:
+        contents = load_snapshot(Place.unpack(place))
+    except FileNotFoundError:  # a newer one is on its way, before anything that is still wanted
+        return
+    runner.use_dataset(contents["dataset"])
 
 
 def _run(runner: Runner, chunk: Chunk, frames: list[bytes], token: bytes) -> list[Any]:

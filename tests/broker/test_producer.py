@@ -361,6 +361,20 @@ class TestWaiting:
 
 
 class TestCancel:
+    def test_of_streams_the_broker_forgets_the_workers(self, make):
+        """Also if nothing of the pass is under way."""
+        bench = make(window=2)
+        plan = planner(range(4), 4).open()
+        plan.worker = 1
+        this = bench.open(plan)
+        bench.go_on(this)
+        message, _, _ = bench.received()
+        assert {head.worker for head in message.batches} == {1}
+        for _ in message.batches:
+            bench.producer.retrieved(this)
+        bench.producer.cancel(this)
+        assert bench.broker.receive() == (Cancel(1), [])
+
     def test_the_broker_hears_of_it_once(self, make):
         bench = make()
         this = bench.open(range(20))

@@ -15,6 +15,7 @@ from crumpets_like.broker.protocol import (
     Failure,
     Item,
     Kind,
+    NewDataset,
     Outcome,
     Part,
     Ready,
@@ -211,6 +212,18 @@ class TestWorkers:
             assert bench.workers[0].silent()
             bench.work(bench.start_worker(0, name=b"new"))
             bench.results.receive()
+
+    def test_a_new_dataset_reaches_all_of_them_in_its_turn(self):
+        with running(nworkers=2, ready=0) as bench:
+            first = bench.start_worker(0)
+            bench.submit(1)
+            bench.work(first)
+            bench.producer.send(NewDataset(), b"there")
+            bench.submit(1, pass_id=2)
+            assert first.receive() == (NewDataset(), [b"there"])
+            bench.work(first)
+            late = bench.start_worker(1)
+            assert late.receive() == (NewDataset(), [b"there"])
 
     def test_an_error_in_setup_is_passed_on(self):
         with running(ready=0) as bench:
