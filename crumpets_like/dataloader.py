@@ -23,7 +23,7 @@ from .resume import Resumable
 from .sampling import SeekableSampler
 from .seeding import check_seed, entropy_seed
 from .slicer import Slicer
-from .statistics import Statistics, find_bottleneck
+from .statistics import Statistics, make_statistics
 
 if TYPE_CHECKING:
     from .broker.local import LocalEngine
@@ -481,26 +481,7 @@ class TurboDataLoader(Resumable):
         """
         if self._engine is None:
             raise LoaderClosed("statistics() needs a started loader.")
-        clock = self._clock
-        facts = self._engine.facts()
-        iterating = max(clock.waited + clock.worked, 1e-9)
-        waited = clock.waited_since(facts.up_since)
-        running = max(waited + clock.worked, 1e-9)
-        busy = tuple(min(1.0, seconds / running) for seconds in facts.busy_seconds)
-        return Statistics(
-            samples=clock.samples,
-            samples_per_second=clock.samples / iterating,
-            seconds_waited=clock.waited,
-            seconds_worked=clock.worked,
-            worker_busy=busy,
-            buffers_free=facts.free,
-            buffers_filling=facts.filling,
-            buffers_ready=facts.ready,
-            buffers_held=facts.held,
-            chunk_samples=facts.chunk_samples,
-            skipped=facts.skipped,
-            bottleneck=find_bottleneck(waited, clock.worked, facts),
-        )
+        return make_statistics(self._clock, self._engine.facts())
 
 
 def _local_engine(options: EngineOptions) -> LocalEngine:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from .broker.engine import EngineFacts
+    from .iteration import Clock
 
-__all__ = ["Bottleneck", "Statistics", "find_bottleneck"]
+__all__ = ["Bottleneck", "Statistics", "find_bottleneck", "make_statistics"]
 
 Bottleneck = Literal["caller", "workers", "producer", "buffers"]
 
@@ -63,6 +64,27 @@ class Statistics:
     chunk_samples: int
     skipped: int
     bottleneck: Bottleneck
+
+
+def make_statistics(clock: Clock, facts: EngineFacts) -> Statistics:
+    """Put together what the caller's clock and the engine know."""
+    iterating = max(clock.waited + clock.worked, 1e-9)
+    waited = clock.waited_since(facts.up_since)
+    running = max(waited + clock.worked, 1e-9)
+    return Statistics(
+        samples=clock.samples,
+        samples_per_second=clock.samples / iterating,
+        seconds_waited=clock.waited,
+        seconds_worked=clock.worked,
+        worker_busy=tuple(min(1.0, seconds / running) for seconds in facts.busy_seconds),
+        buffers_free=facts.free,
+        buffers_filling=facts.filling,
+        buffers_ready=facts.ready,
+        buffers_held=facts.held,
+        chunk_samples=facts.chunk_samples,
+        skipped=facts.skipped,
+        bottleneck=find_bottleneck(waited, clock.worked, facts),
+    )
 
 
 def find_bottleneck(waited: float, worked: float, facts: EngineFacts) -> Bottleneck:

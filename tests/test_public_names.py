@@ -12,8 +12,10 @@ from crumpets_like.dataloader import Consumer, TurboDataLoader
 LAZY = ["crumpets_like", "crumpets_like.broker"]
 
 
-@pytest.mark.parametrize("name", LAZY)
+@pytest.mark.parametrize("name", [*LAZY, "crumpets_like.torch"])
 def test_public_names_are_there(name):
+    if name == "crumpets_like.torch":
+        pytest.importorskip("torch")
     module = importlib.import_module(name)
     assert module.__all__ == sorted(module.__all__)
     assert set(module.__all__) <= set(dir(module))

@@ -19,7 +19,7 @@ import numpy as np
 from .. import seeding
 from ..arguments import OnError
 from ..errors import LoaderTimeout, Whereabouts, WorkerDied
-from .buffers import BufferSpec, SlotLayout
+from .buffers import SlotLayout
 from .careful import Lossy, OneByOne
 from .encoding import Arena, Frame, collate, encode, stack_part
 from .failures import add_note, describe_failure, pack_errors, unpack_errors
@@ -231,7 +231,8 @@ class Runner:
         if self._layout is not None and isinstance(
             error, ValueError | TypeError | OverflowError | LookupError | Warning
         ):
-            text += f" Buffers: {_describe_specs(self._layout.specs)}."
+            specs = [f"{name}={spec}" for name, spec in self._layout.specs.items()]
+            text += f" Buffers: {', '.join(specs) or 'none'}."
         return text
 
     # -- errors --------------------------------------------------------------------------
@@ -495,7 +496,3 @@ class Runner:
         if not isinstance(result, dict):
             raise TypeError(f"process() must return a dict, it returned a {type(result).__name__}.")
         return result
-
-
-def _describe_specs(specs: dict[str, BufferSpec]) -> str:
-    return ", ".join(f"{name}={spec}" for name, spec in specs.items()) or "none"
