@@ -123,7 +123,7 @@ def test_worker_died(code, where, name, parts, missing):
 def test_worker_died_with_a_stack():
     error = WorkerDied(WHERE, -11, "Because.", "Fatal Python error\n")
     assert error.stack == "Fatal Python error\n"
-    assert str(error).endswith("Because.\nThe worker's stack:\nFatal Python error")
+    assert str(error).endswith(".\nThe worker's stack:\nFatal Python error")
 
 
 def test_signal_names():

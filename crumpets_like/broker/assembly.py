@@ -60,7 +60,7 @@ def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any] | None:
             segments.append(segment)
             columns.append(decode(frames, base))
     if skipped:
-        _report(skipped)
+        _report(skipped, ring)
     if not segments:
         return None
     if layout is None:
@@ -89,11 +89,17 @@ def _close_up(
     return {name: array[: len(left)] for name, array in fields.items()}
 
 
-def _report(skipped: list[tuple[int, bytes]]) -> None:
+def _report(skipped: list[tuple[int, bytes]], ring: BufferRing | None) -> None:
+    """Log each skipped sample; the first one of a loader so that it is seen."""
+    if ring is not None and not ring.skips_reported:
+        ring.skips_reported = True
+        logger.warning(
+            "samples are skipped (on_error); each is logged at level INFO, statistics() counts them"
+        )
     for _, described in skipped:
         error = rebuild_exception(described)
         text = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-        logger.warning("skipped a sample: %s", text)
+        logger.info("skipped a sample: %s", text)
 
 
 def _check_keys(columns: list[dict[str, Any]], segments: list[Segment]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ class _Forward(logging.Handler):
     (The standard library's QueueHandler does the same, but its import takes 5 ms.)
     """
 
-    def __init__(self, control: Callable[[], zmq.Socket[Any]], head: bytes) -> None:
+    def __init__(self, control: zmq.Socket[Any], head: bytes) -> None:
         super().__init__()
         self._control = control
         self._head = head
@@ -35,7 +35,7 @@ class _Forward(logging.Handler):
             plain = copy.copy(record)
             plain.msg, plain.args = self.format(record), None
             plain.exc_info = plain.exc_text = plain.stack_info = None
-            self._control().send_multipart([self._head, pickle.dumps(plain)], zmq.NOBLOCK)
+            self._control.send_multipart([self._head, pickle.dumps(plain)], zmq.NOBLOCK)
         except zmq.Again:  # nobody reads: better to lose a line than to stop
             pass
         except Exception:  # noqa: BLE001  as every handler
@@ -44,14 +44,14 @@ class _Forward(logging.Handler):
 
 @contextmanager
 def forwarded_records(
-    control: Callable[[], zmq.Socket[Any]], worker_id: int, settings: Settings
+    control: zmq.Socket[Any], worker_id: int, settings: Settings
 ) -> Iterator[None]:
     """Inside, what this process logs is sent to the training process, not handled here.
 
     Parameters
     ----------
-    control : callable
-        Returns the socket to send it through. Only called and used under the handler's lock.
+    control : zmq.Socket
+        To send it through. Only used under the handler's lock.
     worker_id : int
         -1: not a worker.
     settings : Settings

@@ -70,6 +70,7 @@ class BufferRing:
         self.layout = layout
         self.free_form = layout is None
         self.largest_free_form = 0  # bytes of the arrays of one mini-batch
+        self.skips_reported = False  # whether the user was told that samples are skipped
         self._initial = buffers
         self._lock = threading.Lock()
         self._idle: list[int] = []  # warm slots, last used first

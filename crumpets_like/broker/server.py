@@ -28,7 +28,6 @@ from .protocol import (
     Message,
     NewDataset,
     Ready,
-    Record,
     Results,
     Stop,
     Submit,
@@ -218,7 +217,7 @@ class Broker:
                     self._scheduler.add_worker(message.worker_id)
                     self._up = self._up or len(self._identities) == self._nworkers
                     self._tell_ready()
-            elif isinstance(message, Failure | Record):
+            elif isinstance(message, Failure):
                 self.control.send_multipart([head, *frames])
 
     def _tell_ready(self) -> None:
@@ -409,7 +408,7 @@ def broker_process(settings: Settings, supervisor_pid: int, channel: socket.sock
         )
         channel.sendall(msgpack.packb(True))  # bound: workers may connect
         status = StatusPage(memory, max(1, settings.nworkers))
-        with forwarded_records(lambda: broker.control, -1, settings):
+        with forwarded_records(broker.control, -1, settings):
             broker.run([trainer, death_descriptor(supervisor_pid)], channel, status)
     finally:
         remove_directory(settings.uid)

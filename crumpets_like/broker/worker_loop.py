@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import importlib
 import logging
 import mmap
@@ -20,7 +19,7 @@ import numpy as np
 import zmq
 
 from .. import seeding
-from .failures import describe_failure
+from .failures import add_note, describe_failure
 from .logs import forwarded_records
 from .payload import load_payload
 from .pickling import load_object
@@ -209,22 +208,17 @@ def _serve_process(
             f"The loader's socket {settings.worker_address} is gone. Likely cause: something "
             "cleans up the folder of temporary files; let TMPDIR name one that stays."
         )
-    with contextlib.ExitStack() as opened:
-
-        @functools.cache
-        def by_the_broker() -> zmq.Socket[bytes]:  # most workers need none
-            # Not to the training process: one that is at its limit of descriptors would abort.
-            socket: zmq.Socket[bytes] = opened.enter_context(context.socket(zmq.DEALER))
-            socket.linger = _LINGER
-            socket.connect(settings.worker_address)
-            return socket
-
-        with forwarded_records(by_the_broker, worker_id, settings):
+    # Connected at once: a training process that is at its limit of descriptors later must not have
+    # to accept anything then, libzmq would abort it.
+    with context.socket(zmq.PUSH) as control:
+        control.linger = _LINGER
+        control.connect(settings.control_address)
+        with forwarded_records(control, worker_id, settings):
             try:
                 runner = _make_runner(settings, worker_id)
             except BaseException as error:  # noqa: BLE001  reported, then this worker ends
-                error.add_note("While the template and the dataset were unpickled.")
-                by_the_broker().send_multipart(
+                add_note(error, "While the template and the dataset were unpickled.")
+                control.send_multipart(
                     [pack(Failure(worker_id), settings.token), describe_failure(error)]
                 )
                 return

@@ -200,8 +200,8 @@ class TestSkipped:
     def test_each_is_logged_with_its_reason(self, ring, caplog):
         with caplog.at_level(logging.INFO, "crumpets_like"):
             assemble(raw({}, {}, slot=ring.take(), sizes=[2, 2], skipped={0, 3}), ring)
-        assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
-        assert [record.getMessage() for record in caplog.records] == [
+        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "INFO"]
+        assert [record.getMessage() for record in caplog.records][1:] == [
             "skipped a sample: KeyError: 0",
             "skipped a sample: KeyError: 3",
         ]

@@ -64,7 +64,7 @@ def forwarding(levels=None):
             return pickle.loads(frame)
 
         sender = peers.open(zmq.PUSH, address).socket
-        with forwarded_records(lambda: sender, 3, settings(levels or {"": logging.INFO})):
+        with forwarded_records(sender, 3, settings(levels or {"": logging.INFO})):
             yield receive
 
 
@@ -117,7 +117,7 @@ class TestForwarding:
         with (
             zmq.Context() as context,
             context.socket(zmq.PUSH) as unconnected,
-            forwarded_records(lambda: unconnected, 3, settings({"": logging.INFO})),
+            forwarded_records(unconnected, 3, settings({"": logging.INFO})),
         ):
             own_logging.error("lost")
         assert capsys.readouterr().err == ""
