@@ -12,7 +12,7 @@ from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 
-TORCH = ["torch>=2.6"]  # whose DataLoader has in_order
+TORCH = ["torch>=2.4"]
 IMAGE = ["opencv-python-headless", "simplejpeg", "Pillow"]
 DEMO = ["scikit-learn", "tqdm"]
 

@@ -94,8 +94,9 @@ class DataLoader(TorchDataLoader[T_co]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
-            in_order=in_order,
+            **({} if in_order else {"in_order": in_order}),  # which torch has since 2.6
         )
+        self.in_order = in_order
         self.seed_globals = seed_globals
         self._pool = Pool()
 
