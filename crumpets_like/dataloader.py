@@ -293,7 +293,6 @@ class TurboDataLoader(Resumable):
         self._drop_upcoming()
         if self._iterator is not None:
             self._iterator.close("The iterator was closed: the loader was stopped.")
-            self._iterator = None
         if engine is not None:
             engine.stop()
 
