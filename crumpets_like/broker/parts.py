@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -23,6 +24,12 @@ from .settings import Settings
 __all__ = ["Parts"]
 
 _STOP_SECONDS = 1.5  # then by force
+_live: dict[int, Parts] = {}  # what is to be stopped at the interpreter's exit
+
+
+def _stop_all() -> None:
+    for parts in list(_live.values()):
+        parts.stop()
 
 
 class Parts:
@@ -48,7 +55,10 @@ class Parts:
         self._addresses: list[str] = []
 
     def start(self, options: EngineOptions) -> None:
-        """Start everything; if that fails, what was started is for :meth:`stop`."""
+        """Start everything; if that fails, what was started is for :meth:`stop`.
+
+        At the exit of the interpreter what was not stopped is stopped.
+        """
         in_threads = options.start_method == "thread"
         check_descriptors(options.nworkers)
         with interrupts_deferred():
@@ -79,6 +89,10 @@ class Parts:
         kinds = (("work", 1), ("worker", 1), ("consume", 1), ("control", 1))
         addresses = [of_kind[0] for of_kind in make_addresses(self.uid, "loader", kinds)]
         self._addresses = addresses
+        if not _live:  # behind what removes their folders, so that it runs before that
+            atexit.unregister(_stop_all)
+            atexit.register(_stop_all)
+        _live[id(self)] = self
         work, worker, consume, control = addresses
         token = os.urandom(16)
         consumer = self.consumer = Consumer(consume, control, token=token)
@@ -149,6 +163,7 @@ class Parts:
         The garbage collector may ask for it in one of the engine's own threads, which can neither
         wait for itself nor for a lock that it holds: then another thread does it.
         """
+        _live.pop(id(self), None)
         if os.getpid() != self._owner:  # a forked child of the user: nothing here is its own
             return
         if threading.current_thread().name.startswith(THREAD_NAME):

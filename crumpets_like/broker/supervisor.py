@@ -76,14 +76,20 @@ def supervise(channel: socket.socket, uid: str) -> NoReturn:
     except Exception:  # noqa: BLE001  there is nobody else to tell
         with contextlib.suppress(OSError):
             channel.sendall(traceback.format_exc().encode(errors="replace"))
+        _leave(uid, code)  # here, or what the frames hold would be closed first, with warnings
     finally:
-        with contextlib.suppress(Exception):
-            from .addresses import remove_directory  # not before: start-up does not wait for it
+        _leave(uid, code)
 
-            remove_directory(uid)
-        with contextlib.suppress(Exception):
-            sys.stderr.flush()
-        os._exit(code)
+
+def _leave(uid: str, code: int) -> NoReturn:
+    """Remove the folder and end this process."""
+    with contextlib.suppress(Exception):
+        from .addresses import remove_directory  # not before: start-up does not wait for it
+
+        remove_directory(uid)
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _open_standard_streams() -> None:
@@ -163,14 +169,10 @@ class _Supervisor:
         try:
             from .server import broker_process  # not before: it runs beside our own imports
 
-            training_process = self._channel.dup()
             self._channel.close()
             self._broker.close()
             broker_process(self._settings, self._pid, channel)
             code = 0
-        except Exception:  # noqa: BLE001  there is nobody else to tell
-            with contextlib.suppress(OSError):
-                training_process.sendall(traceback.format_exc().encode(errors="replace"))
         finally:
             os._exit(code)
 
@@ -184,6 +186,8 @@ class _Supervisor:
         if self._method == "forkserver":
             names += self._settings.modules
         with _ending_with(self._channel):
+            if wait_readable([self._channel.fileno()], 0):  # it has ended before
+                return
             for name in names:
                 # A module that cannot be imported here fails in the worker, with its traceback.
                 with contextlib.suppress(Exception):
@@ -200,8 +204,9 @@ class _Supervisor:
             self._method = "spawn"
 
     def _broker_is_bound(self) -> bool:
-        ready = wait_readable([self._broker.fileno(), self._broker_death, self._trainer], None)
-        return self._broker.fileno() in ready and bool(self._broker.recv(1))
+        channel, broker = self._channel.fileno(), self._broker.fileno()
+        ready = wait_readable([channel, broker, self._broker_death, self._trainer], None)
+        return channel not in ready and broker in ready and bool(self._broker.recv(1))
 
     def _start_worker(self, worker_id: int) -> None:
         from .memory import anonymous_file
@@ -270,7 +275,11 @@ class _Supervisor:
                 return
             for descriptor in ready & self._workers.keys():
                 poller.unregister(descriptor)
-                self._broker.sendall(msgpack.packb(self._reap(descriptor)))
+                exit_ = msgpack.packb(self._reap(descriptor))
+                try:
+                    self._broker.sendall(exit_)
+                except ConnectionError:  # the broker is ending, too
+                    return
             if self._broker.fileno() in ready:
                 data = self._broker.recv(1 << 12)
                 if not data:
@@ -338,8 +347,6 @@ def _ending_with(channel: socket.socket) -> Iterator[None]:
     fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(channel, fcntl.F_SETFL, flags | os.O_ASYNC)
     try:
-        if wait_readable([channel.fileno()], 0):  # it has ended before
-            raise ProcessLookupError("The training process has ended, or stopped the loader.")
         yield
     finally:
         fcntl.fcntl(channel, fcntl.F_SETFL, flags)
