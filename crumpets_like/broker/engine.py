@@ -71,9 +71,7 @@ class Engine:
         self._raised: BaseException | None = None  # what the caller got last
         self._snapshots: list[Snapshot] = []  # of the dataset, that workers may have to read
         self._finalizer = weakref.finalize(self, self._parts.stop)
-        self._finalizer.atexit = (
-            False  # parts do that, all of them before their folders are removed
-        )
+        self._finalizer.atexit = False  # parts do that, before their folders are removed
         try:
             self._parts.start(options)
         except BaseException:
