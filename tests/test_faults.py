@@ -39,6 +39,7 @@ def test_a_worker_is_killed_while_it_writes(start_method: str) -> None:
     run_scenario(faults.killed_while_writing, start_method, timeout=60).check()
 
 
+@pytest.mark.slow
 def test_a_hundred_kills_in_one_epoch() -> None:
     run_scenario(faults.killed_from_outside, "fork", "working", 100, 2000, timeout=90).check()
 
@@ -68,6 +69,7 @@ def test_stopped_workers() -> None:
     run_scenario(faults.stopped_workers, timeout=30).check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.matrix)])
 def test_the_training_process_is_killed(times: int) -> None:
     run_scenario(faults.killed_trainers, times, timeout=240).check()

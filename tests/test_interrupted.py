@@ -17,6 +17,8 @@ from tests.support.scenario import run_scenario
 
 SAMPLES = 500
 
+pytestmark = pytest.mark.slow
+
 
 class Stream:
     """An iterable that starts anew in each pass."""

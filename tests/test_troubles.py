@@ -10,7 +10,10 @@ from tests.support import troubles
 from tests.support.matrix import PROCESSES
 from tests.support.scenario import run_scenario
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks at process names"),
+]
 
 
 @pytest.mark.parametrize("start_method", PROCESSES)
