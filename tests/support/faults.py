@@ -382,6 +382,8 @@ def sleeps_for_ever(start_method: str, on_error: str) -> None:
     with TurboDataLoader(range(32), 4, Sleeps(0), 2, **options) as loader:
         iterator = iter(loader)
         seen += next(iterator)[1][0]["x"].tolist()
+        engine: Any = loader._engine
+        assert wait_until(lambda: engine.facts().up_since is not None)  # until then nothing counts
         pids = {process.pid for process in named("crumpets-w")}
         began = time.monotonic()
         try:
