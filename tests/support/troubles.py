@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -173,7 +174,8 @@ def signals_to_all(start_method: str) -> None:
         seen = next(iterator)[1][0]["x"].tolist()
         for number in numbers:
             for process in [psutil.Process(), *named("crumpets-")]:
-                process.send_signal(number)
+                with contextlib.suppress(psutil.NoSuchProcess):  # a worker that has ended by it
+                    process.send_signal(number)
         for _, (batch,) in iterator:
             seen += batch["x"].tolist()
     assert seen == list(range(400))
