@@ -290,7 +290,10 @@ def unpack(head: Frame, frames: Sequence[Frame] = (), token: bytes = b"") -> Mes
         raise ValueError(f"not a message of this loader: {bytes(head[:32])!r}")
     head = head[len(token) :]
     try:
-        message = cast(Message, _DECODERS[head[0]](msgpack.unpackb(head[1:])))
+        fields = msgpack.unpackb(head[1:])
+        if type(fields) is not list:
+            raise TypeError("The fields of a message are a list.")
+        message = cast(Message, _DECODERS[head[0]](fields))
     except (IndexError, TypeError, ValueError, msgpack.UnpackException) as error:
         raise ValueError(f"not a message of this protocol: {bytes(head[:32])!r}") from error
     fits: Callable[[Sequence[Frame]], bool] = getattr(message, "fits", operator.not_)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crumpets_like.broker import protocol
@@ -155,6 +155,7 @@ def test_unknown_kinds_are_refused() -> None:
             unpack(frame[:1] + msgpack.packb([1, 2, kind, []]))
 
 
+@example(3, b"")
 @given(
     st.integers(0, len(MESSAGE_TYPES) - 1),
     st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=6)),
