@@ -17,7 +17,10 @@ from tests.support.loading import Items
 from tests.support.matrix import start_methods
 from tests.support.scenario import Result, Running, run_scenario
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks at process names"),
+]
 
 START_METHODS = start_methods("fork", "forkserver", "spawn", "thread")
 

@@ -11,6 +11,8 @@ from crumpets_like import BufferWorker, TurboDataLoader, Worker
 from tests.support import scripts
 from tests.support.scenario import run_scenario
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = ("fork", "forkserver", "spawn")
 ALL = ("0", *PROCESSES, "thread")
 
