@@ -133,6 +133,7 @@ class WaitingDataset:
         return self.samples
 
     def __getitem__(self, index: int) -> Sample:
+        # Stands for work that waits, such as reading from a network.
         time.sleep(self.seconds if index % self.SLOW_EVERY else self.slow_seconds)
         return self.x, index
 

@@ -113,6 +113,7 @@ def idle_kill(loader: str, folder: str) -> None:
     with open_loader(loader, Items(length, folder)) as begin:
 
         def kill() -> None:
+            # No loader says when its buffers are full, or that nothing happened.
             time.sleep(_IDLE)
             _note(folder)
             _workers()[0].kill()

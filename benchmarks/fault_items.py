@@ -89,7 +89,7 @@ class Items:
         return self.length
 
     def __getitem__(self, index: int) -> NDArray[np.float32]:
-        time.sleep(self.seconds)
+        time.sleep(self.seconds)  # stands for the work of a sample
         if index == CULPRIT and self.fault is not None:
             first = not self.note.exists()
             if first:

@@ -127,9 +127,9 @@ def _watch(
         if not told and (told := _read(output)):
             told_at = time.monotonic()
             if told["what"] == "running":
-                time.sleep(0.5)
+                time.sleep(0.5)  # into the middle of the epoch
                 process.send_signal(signal.SIGKILL)
-        time.sleep(_STEP)
+        time.sleep(_STEP)  # processes of any loader: nothing tells of them
     ended = time.monotonic()
     told = told or _read(output)
     hangs = process.poll() is None
@@ -161,7 +161,7 @@ def _wait_until_gone(mark: str, deadline: float) -> float | None:
     while _family(mark):
         if time.monotonic() > deadline:
             return None
-        time.sleep(_STEP)
+        time.sleep(_STEP)  # processes of any loader: nothing tells of them
     return time.monotonic()
 
 

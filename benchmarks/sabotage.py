@@ -122,5 +122,5 @@ def _wait_until(happened: Callable[[], bool], seconds: float) -> bool:
     while time.monotonic() < deadline:
         if happened():
             return True
-        time.sleep(0.001)
+        time.sleep(0.001)  # the state of a process cannot be waited for
     return False

@@ -144,7 +144,7 @@ class Soak:
         deadline = time.monotonic() + _GRACE
         while (left := resources(folder) - before) and time.monotonic() < deadline:
             gc.collect()
-            time.sleep(0.01)
+            time.sleep(0.01)  # what is left has nobody who tells of its end
         if left:
             raise AssertionError(f"left behind: {sorted(left)}")
         self.done["configurations"] += 1
@@ -166,7 +166,7 @@ class Soak:
                             if rng.random() < this.keep:
                                 kept.append((mini_batch, _mark(mini_batch), found))
                         if rng.random() < 0.1:
-                            time.sleep(rng.uniform(0, 0.02))
+                            time.sleep(rng.uniform(0, 0.02))  # a caller that works
                     self.done["epochs"] += 1
                     self.peak = max(self.peak, tree_size(os.getpid()))
             self.done["kills"] += saboteur.kills

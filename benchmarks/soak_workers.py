@@ -38,7 +38,7 @@ class Troubles:
     def meet(self, index: int) -> None:
         """Sleep, or raise, as `index` does."""
         if index in self.slow:
-            time.sleep(self.seconds)
+            time.sleep(self.seconds)  # a slow sample
         if index in self.bad:
             raise ValueError(f"bad {index}")
 

@@ -313,7 +313,7 @@ def _receive(reference: weakref.ref[Consumer]) -> None:
     """Body of the receiving thread: whatever ends it is the caller's to know."""
     try:
         _receive_until_stopped(reference)
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001  who waits would never hear of it otherwise
         consumer = reference()
         if consumer is not None:
             failure = LoaderError(f"The loader's receiving thread has failed: {error!r}.")

@@ -103,7 +103,7 @@ def copy_exception(error: BaseException) -> BaseException:
         copied = copy.copy(error)
     except Exception:  # noqa: BLE001  a user's class may not be made for it
         return error
-    copied.__cause__ = error.__cause__
+    BaseException.__setattr__(copied, "__cause__", error.__cause__)  # frozen ones refuse it
     return copied
 
 
