@@ -234,6 +234,8 @@ class TestCallerWaits:
             for worker_id, position in enumerate(positions):
                 if position >= 0:
                     bench.workers[worker_id].receive()
+                chunk_of = bench.broker._scheduler.chunk_of
+                assert wait_until(lambda worker=worker_id: chunk_of(worker) is not None)
                 bench.status.set_position(worker_id, position)
             yield bench
 
