@@ -222,6 +222,7 @@ def all_draws(epochs):
 
 
 class TestGlobalGenerators:
+    @pytest.mark.slow
     @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
     def test_the_same_everywhere(self, start_method):
         expected = global_draws(0)

@@ -25,6 +25,7 @@ def test_kept_tensors_stay_right() -> None:
     run_scenario(keep_everything, "tensors", timeout=60).check()
 
 
+@pytest.mark.slow
 def test_one_kept_batch_takes_one_buffer() -> None:
     with TurboDataLoader(Numbers(40_000), 4, Rows(), 2, prefetch=4) as loader:
         iterator = iter(loader)
@@ -69,6 +70,7 @@ def test_a_buffer_is_free_at_once(nworkers: int, worker: Worker) -> None:
             gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worker", [Rows(), Listed(), FreeForm((1000,))], ids=KINDS)
 @pytest.mark.parametrize("nworkers", [0, 1])  # free-form results of several workers are joined
 def test_exhausted_buffers_name_the_batches_held(nworkers: int, worker: Worker) -> None:
@@ -85,6 +87,7 @@ def test_exhausted_buffers_name_the_batches_held(nworkers: int, worker: Worker) 
         assert sum(1 for _ in iterator) == 1000 - 11
 
 
+@pytest.mark.slow
 def test_cycles_are_collected_before_buffers_are_exhausted() -> None:
     with TurboDataLoader(Numbers(400), 4, Rows(), 2, max_buffers=6) as loader:
         gc.disable()

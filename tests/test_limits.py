@@ -13,6 +13,7 @@ from tests.support.scenario import run_scenario
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize(("name", "size"), [("RLIMIT_AS", 8 << 30), ("RLIMIT_FSIZE", 1 << 28)])
@@ -20,6 +21,7 @@ def test_smaller_mappings(name: str, size: int, start_method: str) -> None:
     run_scenario(with_limit, name, size, start_method, timeout=60).check()
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 def test_one_copy_of_a_large_array(start_method: str) -> None:

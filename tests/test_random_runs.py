@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from crumpets_like import BufferWorker, TurboDataLoader, Worker
 from tests.support.processes import named
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills workers")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="kills workers"),
+]
 
 
 def misbehave(sample: int, plan: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ from tests.support.leasing import Numbers, Rows
 from tests.support.loading import Items, items, run_epoch, run_items
 from tests.support.scenario import run_scenario
 
+pytestmark = pytest.mark.slow
+
 
 def counts() -> tuple[int, int, int]:
     """Descriptors, threads and child processes of this process."""

@@ -212,6 +212,7 @@ def test_the_descriptor_goes_with_the_last_view() -> None:
     assert sharing.descriptors() == before
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("start_method", ["fork", "thread"])
 def test_twenty_loaders_take_no_more_descriptors(start_method: str) -> None:
@@ -356,6 +357,7 @@ def test_a_result_of_a_worker_must_be_a_list() -> None:
 # -- memory ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @linux
 def test_workers_take_no_memory_for_it() -> None:
     grown = {}

@@ -15,6 +15,7 @@ def bench(*argv: str) -> int:
     return cli.run(parser.parse_args(argv))
 
 
+@pytest.mark.slow
 def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bench.json"
     assert bench("small", "shuffle", "--quick", "--json", str(file)) == 0

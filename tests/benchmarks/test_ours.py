@@ -5,6 +5,7 @@ import pytest
 from crumpets_like.benchmarks.harness import run_child
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["small-bulk", "small-seeded", "big", "uneven", "step"])
 def test_every_worker_runs(case: str) -> None:
     measures = run_child(case, "ours", quick=True, buffers=4, watched=False)

@@ -242,6 +242,7 @@ def interrupted_again_and_again(mode, auto_reload, seconds):
     assert hits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "auto_reload"), [(PROCESSES, True), (THREADS, False)])
 def test_interrupted_anywhere(mode, auto_reload):
     run_scenario(interrupted_again_and_again, mode, auto_reload, 3.0, timeout=60).check()

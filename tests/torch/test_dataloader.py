@@ -18,6 +18,7 @@ from torch.utils import data  # noqa: E402
 from crumpets_like import LoaderClosed, SharedList  # noqa: E402
 from crumpets_like.torch import DataLoader  # noqa: E402
 from tests.support.dropin import Made, Numbers, forked, kill_once, loads, values  # noqa: E402
+from tests.support.loading import wait_until  # noqa: E402
 from tests.support.matrix import PROCESSES  # noqa: E402
 from tests.support.processes import named  # noqa: E402
 
@@ -238,7 +239,7 @@ class TestLife:
     def test_close(self, load):
         loader = load(Made())
         iterator = iter(loader)
-        assert named("crumpets-")
+        assert wait_until(lambda: bool(named("crumpets-")))
         loader.close()
         assert not named("crumpets-")
         with pytest.raises(LoaderClosed):
