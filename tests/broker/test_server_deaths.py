@@ -231,10 +231,10 @@ class TestCallerWaits:
         """Workers that have a sample each, and are at some position."""
         with running(nworkers=len(positions), restarts=9, **options) as bench:
             bench.submit(*rows)
+            chunk_of = bench.broker._scheduler.chunk_of
             for worker_id, position in enumerate(positions):
                 if position >= 0:
                     bench.workers[worker_id].receive()
-                chunk_of = bench.broker._scheduler.chunk_of
                 assert wait_until(lambda worker=worker_id: chunk_of(worker) is not None)
                 bench.status.set_position(worker_id, position)
             yield bench
