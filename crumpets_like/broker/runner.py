@@ -11,8 +11,9 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
-from typing import Any
+from dataclasses import replace
+from operator import length_hint
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,16 +21,20 @@ from .. import seeding
 from ..arguments import OnError
 from ..errors import LoaderTimeout, Whereabouts, WorkerDied
 from .buffers import SlotLayout
-from .careful import Lossy, OneByOne
+from .careful import Keyed, Lossy, OneByOne, is_lazy
 from .encoding import Arena, Frame, collate, encode, stack_part
 from .failures import add_note, describe_failure, pack_errors, unpack_errors
 from .lists import ListCheck, check_lengths
+from .pickling import find_unpicklable, pickling_error
 from .protocol import Kind, Outcome, Part, Status
 from .rows import RowBuffers, RowWriter
-from .segment import NO_SLOT, RingGeometry, StatusPage
+from .segment import NO_SLOT, RingGeometry, Stage, StatusPage
 from .worker import BufferWorker, Worker, overrides
 
 __all__ = ["Runner"]
+
+# Samples that are waiting: their positions, what they are called in their source, their rows.
+Pending: TypeAlias = Iterable[tuple[int, Any, Any]]
 
 _SKIP = object()  # what `on_error` says
 _NO_GUARD: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -60,11 +65,6 @@ class Runner:
         Whether ``sys.exit()`` in a sample ends the process, as elsewhere; else it is an error.
     guard : callable, optional
         Makes a context manager to work in (``nworkers=0`` saves the caller's generators).
-
-    Attributes
-    ----------
-    bulk : bool
-        Whether several samples are read or prepared at once.
     """
 
     def __init__(
@@ -95,14 +95,13 @@ class Runner:
         self._where: Whereabouts | None = None  # of the latest error
         self._row_bytes = 0  # most bytes of arrays per sample in free-form results
         self.use_dataset(dataset)
-        self.bulk = self._bulk_read
         self._buffer_worker = worker if isinstance(worker, BufferWorker) else None
         self._layout: SlotLayout | None = None
         if self._buffer_worker is not None:
             self._layout = SlotLayout(self._buffer_worker.buffer_specs, rows)
             self._writer = RowWriter(self._layout)
             self._bulk = overrides(worker, "prepare_batch")
-            self.bulk |= self._bulk
+        self._stage = Stage.SAMPLE
         self._page = StatusPage(memory, max(1, geometry.nworkers))
         self._cell = worker._cell = self._page.cell(worker_id)
         worker.worker_id = worker_id
@@ -111,9 +110,8 @@ class Runner:
     def use_dataset(self, dataset: Any) -> None:
         """From now on indices refer to this dataset."""
         self._dataset = dataset
-        self._getitems: Any = getattr(dataset, "__getitems__", None)
         self._is_array = isinstance(dataset, np.ndarray)
-        self._bulk_read = (self._is_array or callable(self._getitems)) and not self._seed_globals
+        self._has_getitems = callable(getattr(dataset, "__getitems__", None))
         if self._epoch is not None:
             self._tell_dataset(self._epoch)
 
@@ -179,19 +177,24 @@ class Runner:
         Returns the frames, and how many rows were skipped.
         """
         started = time.perf_counter()
+        worker = self.worker
+        self._kind = kind
         self._skipped: list[tuple[int, bytes]] = []
         self._careful = bool(lost)
         self._lost = dict(unpack_errors(lost)) if lost else {}
+        worker._keys = keys.tolist() if kind is Kind.INDICES else None
+        worker._first = self._cell[0] = part.position
         try:
             with self._guard():
                 if epoch != self._epoch:
                     self._start_epoch(epoch)
-                frames = self._fill(part, kind, keys)
+                self._enter(Stage.SAMPLE)
+                frames = self._fill(part, keys)
         except BaseException as error:
             if isinstance(error, SystemExit) and self._may_exit:
                 raise  # the position stays in the status page: it tells whose fault it is
             add_note(error, self._note(error))
-            self._where = Whereabouts(self._worker_id, os.getpid(), self._index(), epoch)
+            self._where = self._whereabouts(part.size)
             self._end_part(part, started)
             raise
         self._end_part(part, started)
@@ -211,22 +214,53 @@ class Runner:
             set_epoch(epoch)
 
     def _start_epoch(self, epoch: int) -> None:
+        self._enter(Stage.START_EPOCH)
         self._tell_dataset(epoch)
         self.worker.epoch = epoch
         self.worker.start_epoch(epoch)
         self._epoch = epoch
 
+    # -- where it is ---------------------------------------------------------------------
+
+    def _enter(self, stage: Stage) -> None:
+        """Note for everyone what the position stands for from now on."""
+        self._stage = stage
+        self._page.set_stage(self._worker_id, stage)
+
+    def _index(self) -> int | None:
+        """Index of the current sample; those of an iterable are counted, keys are no indices."""
+        if self.worker._keys is not None:
+            return self.worker._keys[self._cell[0] - self.worker._first]
+        return self._cell[0] if self._kind is Kind.SAMPLES else None
+
+    def _whereabouts(self, size: int) -> Whereabouts:
+        where = Whereabouts(self._worker_id, os.getpid(), epoch=self.worker.epoch)
+        if self._one_sample:
+            return replace(where, index=self._index())
+        if self._stage is Stage.SAMPLES and self.worker._keys is not None:
+            return replace(where, indices=tuple(self.worker._keys))
+        return where
+
+    @property
+    def _one_sample(self) -> bool:
+        """Whether the position stands for one sample alone."""
+        return self._stage is Stage.SAMPLE or (self._stage is Stage.SAMPLES and self.worker._one)
+
     def _note(self, error: BaseException) -> str:
         worker = self.worker
-        if worker.index >= 0:
-            where = f"sample with index {worker.index}"
-        elif worker._one:
-            where = f"{worker._unit} number {self._cell[0]} of the epoch"
-        elif worker._keys is not None:
-            where = f"samples with the indices {list(worker._keys[:8])}"
-            where += ", ..." if len(worker._keys) > 8 else ""
-        else:
+        if self._stage is Stage.START_EPOCH:
             where = "start of an epoch"
+        elif self._one_sample and worker._keys is not None:
+            where = f"sample with index {self._index()}"
+        elif self._one_sample:
+            where = f"{worker._unit} number {self._cell[0]} of the epoch"
+        else:
+            where = "collate of the " if self._stage is Stage.COLLATE else ""
+            if worker._keys is not None:
+                where += f"{worker._unit}s with the indices {list(worker._keys[:8])}"
+                where += ", ..." if len(worker._keys) > 8 else ""
+            else:
+                where += f"{worker._unit}s from number {worker._first} of the epoch on"
         text = f"In worker {self._worker_id}, epoch {worker.epoch}: {where}."
         if self._layout is not None and isinstance(
             error, ValueError | TypeError | OverflowError | LookupError | Warning
@@ -237,14 +271,52 @@ class Runner:
 
     # -- errors --------------------------------------------------------------------------
 
-    def _settle(self, error: BaseException, row: int, index: int | None) -> Any:
+    def _each(
+        self,
+        source: Any,
+        names: Sequence[Any],
+        rows: Sequence[Any],
+        work: Callable[[Any, Pending], None],
+        undo: Callable[[int, Any], None] | None = None,
+    ) -> None:
+        """Give all samples to `work`; what becomes of one that fails is for `on_error` to say.
+
+        Parameters
+        ----------
+        source, names : indexable, sequence
+            The samples: ``source[name]``.
+        rows : sequence
+            What belongs to each of them.
+        work : callable
+            ``work(source, pending)`` is called again for the samples behind one that fails, and
+            for one in place of it.
+        undo : callable, optional
+            ``undo(done, row)`` takes back what a sample has left that has failed, the first `done`
+            ones of all have not.
+        """
+        positions = iter(range(self.worker._first, self.worker._first + len(names)))
+        pending = zip(positions, names, rows, strict=False)
+        while True:
+            try:
+                work(source, pending)
+                return
+            except Exception as error:  # noqa: BLE001  on_error decides
+                row = len(names) - length_hint(positions) - 1
+                done = row - len(self._skipped)
+                sample = self._settle(error, row)
+            if undo is not None:
+                undo(done, rows[row])
+            if sample is not _SKIP:
+                work([sample], [(self.worker._first + row, 0, rows[row])])
+
+    def _settle(self, error: BaseException, row: int) -> Any:
         """What `on_error` says: a sample in place of the one of `row`, or SKIP; else raises."""
         try:
             answer: Any = self._on_error
             if answer == "raise" or not isinstance(error, Exception):
                 raise error
             if callable(answer):
-                answer = answer(index, error)
+                answer = answer(self._index(), error)
                 if answer is None:
                     raise error
             if not (isinstance(answer, str) and answer == "skip"):
@@ -258,69 +330,90 @@ class Runner:
 
     # -- reading -------------------------------------------------------------------------
 
-    def _source(self, kind: Kind, keys: Any, given: Any = None) -> tuple[Any, Sequence[Any]]:
-        """What to index, and by what, to get each sample; `given` stands for the samples."""
-        plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
-        if kind is Kind.INDICES:
-            self.worker._keys = plain
-        if given is not None or kind is Kind.SAMPLES:
-            source, names = (keys if given is None else given), range(len(keys))
-        elif self._reads_in_bulk(kind) and self._careful:  # one of them may end this process, too
-            source, names = OneByOne(self._getitems, self._dataset), plain
-        elif self._reads_in_bulk(kind):
-            try:
-                source, names = self._read(keys), range(len(keys))
-            except Exception:
-                if self._on_error == "raise":
-                    raise
-                source, names = OneByOne(self._getitems, self._dataset), plain
+    def _source(self, keys: Any, row: int = 0, singly: bool = False) -> tuple[Any, Sequence[Any]]:
+        """What to index, and by what, to get each sample; `row` is that of the first one.
+
+        Samples are read at once where the dataset can do that, but not if `singly`.
+        """
+        source, names = self._dataset, range(len(keys))
+        if self._kind is Kind.SAMPLES:
+            source = keys
         else:
-            source, names = self._dataset, plain
-        if self._lost and given is None:
-            return Lossy(source, names, self.worker._first, self._lost), range(len(keys))
+            if self._reads_in_bulk():
+                if not singly and not self._careful:
+                    return self._read(keys), names
+                if self._has_getitems:
+                    source = OneByOne(source)
+            if self._kind is Kind.KEYS:
+                source = Keyed(source, keys)
+            else:
+                names = keys.tolist()
+        if self._lost:
+            return Lossy(source, names, self.worker._first + row, self._lost), range(len(keys))
         return source, names
 
-    def _reads_in_bulk(self, kind: Kind) -> bool:
-        return self._bulk_read and (kind is Kind.INDICES or not self._is_array)
+    def _reads_in_bulk(self) -> bool:
+        bulk = self._has_getitems or (self._is_array and self._kind is Kind.INDICES)
+        return bulk and self._kind is not Kind.SAMPLES and not self._seed_globals
+
+    def _source_of_each(self, keys: Any) -> tuple[Any, Sequence[Any]]:
+        """The same, where `on_error` is asked about each sample that cannot be read."""
+        try:
+            return self._source(keys)
+        except Exception:
+            if self._on_error == "raise":
+                raise
+        self._enter(Stage.SAMPLE)
+        return self._source(keys, singly=True)
 
     def _read(self, keys: Any) -> Any:
         """All samples of a chunk in one call."""
+        self._enter(Stage.SAMPLES if len(keys) > 1 else Stage.SAMPLE)
         if self._is_array:
-            return self._dataset[keys]
-        indices = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
-        samples = self._getitems(indices)
-        if len(samples) != len(indices):
-            raise ValueError(
-                f"dataset.__getitems__ returned {len(samples)} samples for {len(indices)} indices."
-            )
+            samples = self._dataset[keys]
+        else:
+            indices = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
+            samples = self._dataset.__getitems__(indices)
+            if len(samples) != len(indices):
+                raise ValueError(
+                    f"dataset.__getitems__ returned {len(samples)} samples for {len(indices)} "
+                    "indices."
+                )
+        self._enter(Stage.SAMPLE)
         return samples
 
-    def _read_each(self, source: Any, keys: Sequence[Any]) -> list[Any]:
-        """All samples of a chunk, one after the other."""
+    def _samples(self, keys: Any, row: int) -> Any:
+        """All samples of a chunk, at once or one after the other."""
+        first = self._cell[0] = self.worker._first + row
+        source, names = self._source(keys, row)
+        if isinstance(names, range) and not is_lazy(source):
+            return source
         samples = []
-        for position, key in enumerate(keys, self.worker._first):
+        for position, name in enumerate(names, first):
             self._cell[0] = position
-            if self._seed_globals:
-                seeding.seed_globals(self._seed, self.worker.epoch, position)
-            samples.append(source[key])
+            self._seed_for(position)
+            samples.append(source[name])
         return samples
+
+    def _seed_for(self, position: int) -> None:
+        if self._seed_globals:
+            seeding.seed_globals(self._seed, self.worker.epoch, position)
 
     # -- writing -------------------------------------------------------------------------
 
-    def _fill(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
-        self.worker._first = self._cell[0] = part.position
+    def _fill(self, part: Part, keys: Any) -> list[Frame]:
         if self._layout is None:
-            return self._fill_free_form(part, kind, keys)
+            return self._fill_free_form(part, keys)
         memory, offset, start = self._memory, self._geometry.offset(part.slot), part.start
         if part.slot == NO_SLOT:  # the arrays travel in the message
             memory, offset, start = bytearray(self._layout.stride), 0, 0
         batch: defaultdict[str, list[Any]] = defaultdict(list)
         if self._bulk:
             arrays = self._writer.all_rows(memory, offset, start, part.size)
-            self._prepare_bulk(part.position, kind, keys, batch, arrays)
+            self._prepare_bulk(keys, batch, arrays)
         else:
             rows, copy = self._writer.each_row(memory, offset, start, part.size)
-            self._prepare_each(*self._source(kind, keys), batch, rows)
+            self._prepare_each(keys, batch, rows)
             copy()
         lists: dict[str, Any] = dict(batch)
         for key in self._layout.specs.keys() & lists.keys():
@@ -331,15 +424,10 @@ class Runner:
                 rows_left = np.delete(np.arange(part.size), [row for row, _ in self._skipped])
                 fields = {name: array[rows_left] for name, array in fields.items()}
             lists |= fields
-        return encode(lists, None)
+        return self._encode(lists, None, part, "batch", lambda: _by_sample(batch))
 
     def _prepare_bulk(
-        self,
-        first: int,
-        kind: Kind,
-        keys: Any,
-        batch: defaultdict[str, list[Any]],
-        arrays: RowBuffers,
+        self, keys: Any, batch: defaultdict[str, list[Any]], arrays: RowBuffers
     ) -> None:
         """Fill rows by prepare_batch; if that fails, one by one to find out whose fault it is.
 
@@ -347,60 +435,49 @@ class Runner:
         """
         if not self._seed_globals:
             try:
-                self._prepare_chunk(first, kind, keys, batch, arrays)
+                self._prepare_chunk(0, self._samples(keys, 0), len(keys), batch, arrays)
                 return
             except Exception:
                 if self._on_error == "raise":
                     raise
             batch.clear()
-        for row in range(len(keys)):
-            key = keys[row : row + 1]
-            lists: defaultdict[str, list[Any]] = defaultdict(list)
-            rows = self._writer.some_rows(arrays, row, row + 1)
-            try:
-                self._prepare_chunk(first + row, kind, key, lists, rows)
-            except Exception as error:  # noqa: BLE001  on_error decides
-                sample = self._settle(error, row, int(key[0]) if kind is Kind.INDICES else None)
-                if sample is _SKIP:
-                    continue
-                lists.clear()
-                self._writer.reset(rows)
-                self._prepare_chunk(first + row, kind, key, lists, rows, [sample])
-            for name, values in lists.items():
-                batch[name] += values
+        chunks = range(len(keys))  # of one sample each
+
+        def prepare(source: Any, pending: Pending) -> None:
+            for position, row, buffers in pending:
+                self._enter(Stage.SAMPLE)
+                self._writer.reset(buffers)
+                at = position - self.worker._first
+                samples = source if source is not chunks else self._samples(keys[at : at + 1], row)
+                lists: defaultdict[str, list[Any]] = defaultdict(list)
+                self._prepare_chunk(at, samples, 1, lists, buffers)
+                for name, values in lists.items():
+                    batch[name] += values
+
+        self._each(chunks, chunks, self._writer.single_rows(arrays, len(keys)), prepare)
         check_lengths(batch, len(keys) - len(self._skipped))
 
     def _prepare_chunk(
         self,
-        first: int,
-        kind: Kind,
-        keys: Any,
+        row: int,
+        samples: Any,
+        size: int,
         batch: defaultdict[str, list[Any]],
         arrays: RowBuffers,
-        given: list[Any] | None = None,
     ) -> None:
         worker: Any = self.worker
-        worker._first, worker._one = first, False
-        worker._chunk = (first, len(keys))
-        if kind is Kind.INDICES:
-            worker.indices = np.array(keys)
-        source, names = self._source(kind, keys, given)
-        if isinstance(names, range) and not isinstance(source, Lossy):
-            samples = source  # all of them are there already
-        else:
-            samples = self._read_each(source, names)
-        self._cell[0] = first
-        if self._seed_globals:
-            seeding.seed_globals(self._seed, worker.epoch, first)
+        position = self._cell[0] = worker._first + row
+        worker._one = False
+        worker._chunk = (position, size)
+        if worker._keys is not None:
+            worker.indices = np.array(worker._keys[row : row + size])
+        self._enter(Stage.SAMPLES if size > 1 else Stage.SAMPLE)
+        self._seed_for(position)
         worker.prepare_batch(samples, batch, arrays)
-        check_lengths(batch, len(keys))
+        check_lengths(batch, size)
 
     def _prepare_each(
-        self,
-        source: Any,
-        keys: Sequence[Any],
-        batch: defaultdict[str, list[Any]],
-        rows: Iterable[RowBuffers],
+        self, keys: Any, batch: defaultdict[str, list[Any]], rows: Sequence[RowBuffers]
     ) -> None:
         worker: Any = self.worker
         prepare = worker.prepare
@@ -409,74 +486,101 @@ class Runner:
         skipped = self._skipped
         lists = ListCheck(cell, first)
         check = lists.check
-        worker._one = True
-        pending = zip(count(first), keys, rows, strict=False)
-        while True:
-            try:
-                # The loop that every sample goes through: attributes are local names, nothing is
-                # made that is not used, the generator is positioned only when it is asked for.
-                for position, key, buffers in pending:
-                    cell[0] = position
-                    if reseed:
-                        seeding.seed_globals(self._seed, worker.epoch, position)
-                    prepare(source[key], batch, buffers)
-                    if batch:
-                        check(batch, position - first - len(skipped))
-                return
-            except Exception as error:  # noqa: BLE001  on_error decides
-                row = position - first
-                sample = self._settle(error, row, self._index())
-            done = row - sum(1 for other, _ in skipped if other != row)
-            lists.undo(batch, done)
-            if sample is not _SKIP:
-                self._writer.reset(buffers)
+
+        def prepare_all(source: Any, pending: Pending) -> None:
+            # The loop that every sample goes through: attributes are local names, nothing is
+            # made that is not used, the generator is positioned only when it is asked for.
+            for position, key, buffers in pending:
+                cell[0] = position
                 if reseed:
                     seeding.seed_globals(self._seed, worker.epoch, position)
-                prepare(sample, batch, buffers)
+                prepare(source[key], batch, buffers)
                 if batch:
-                    check(batch, done)
+                    check(batch, position - first - len(skipped))
 
-    def _index(self) -> int | None:
-        index = self.worker.index
-        return index if index >= 0 else None
+        def undo(done: int, buffers: RowBuffers) -> None:
+            lists.undo(batch, done)
+            self._writer.reset(buffers)
 
-    def _fill_free_form(self, part: Part, kind: Kind, keys: Any) -> list[Frame]:
-        worker = self.worker
-        source, plain = self._source(kind, keys)
-        arena = None
-        if part.slot != NO_SLOT:
-            share = self._share(part.rows)
-            arena = Arena(
-                self._memory,
-                self._geometry.offset(part.slot),
-                share + share * part.start // part.rows,
-                share + share * (part.start + part.size) // part.rows,
-            )
-        worker._arena = arena
-        results = []
+        source, names = self._source_of_each(keys)
         worker._one = True
-        for row, key in enumerate(plain):
-            self._cell[0] = part.position + row
-            try:
-                result = self._process(source, key)
-            except Exception as error:  # noqa: BLE001  on_error decides
-                sample = self._settle(error, row, self._index())
-                if sample is _SKIP:
-                    continue
-                result = self._process([sample], 0)
-            results.append(result)
+        self._each(source, names, rows, prepare_all, undo)
+
+    def _fill_free_form(self, part: Part, keys: Any) -> list[Frame]:
+        worker = self.worker
+        results: list[dict[str, Any]] = []
+
+        def process_all(source: Any, pending: Pending) -> None:
+            for position, key, _ in pending:
+                self._cell[0] = position
+                self._seed_for(position)
+                result = worker.process(source[key])
+                if not isinstance(result, dict):
+                    raise TypeError(
+                        f"process() must return a dict, it returned a {type(result).__name__}."
+                    )
+                results.append(result)
+
+        arena = self._arena(part) if part.slot != NO_SLOT else None
+        source, names = self._source_of_each(keys)
+        worker._one, worker._arena = True, arena
+        self._each(source, names, [None] * len(keys), process_all)
         worker._one = False
         if not results:
             return []
+        self._cell[0] = part.position
+        self._enter(Stage.COLLATE)
         if part.size == part.rows:
-            if self._seed_globals:
-                seeding.seed_globals(self._seed, worker.epoch, part.position)
-            frames = encode(worker.collate(results), arena)
+            self._seed_for(part.position)
+            columns = worker.collate(results)
         else:
-            frames = encode(collate(results, stack_part, part.start), arena)
+            columns = collate(results, stack_part, part.start)
+        frames = self._encode(columns, arena, part, "result", lambda: results)
         if arena is not None:
             self._row_bytes = max(self._row_bytes, -(-arena.wanted // part.size))
         return frames
+
+    def _encode(
+        self,
+        columns: dict[str, Any],
+        arena: Arena | None,
+        part: Part,
+        name: str,
+        samples: Callable[[], list[dict[str, Any]]],
+    ) -> list[Frame]:
+        """As :func:`encode`; an error says which attribute of which sample cannot be pickled."""
+        self._cell[0] = part.position
+        self._enter(Stage.COLLATE)
+        try:
+            return encode(columns, arena)
+        except Exception as error:
+            skipped = {row for row, _ in self._skipped}
+            rows = [row for row in range(part.size) if row not in skipped]
+            for row, sample in zip(rows, samples(), strict=False):
+                path = find_unpicklable(sample, name)
+                if path is not None:
+                    self._cell[0] = part.position + row
+                    self._enter(Stage.SAMPLE)
+                    break
+            else:
+                path = find_unpicklable(columns, "batch")
+            if path is None:
+                raise
+            raise pickling_error(
+                f"{path} cannot be sent to the training process ({error}). Return arrays and plain "
+                "values, or leave it out in __getstate__.",
+                error,
+            ) from error
+
+    def _arena(self, part: Part) -> Arena:
+        """The part of the slot that belongs to a part of a mini-batch."""
+        share = self._share(part.rows)
+        return Arena(
+            self._memory,
+            self._geometry.offset(part.slot),
+            share + share * part.start // part.rows,
+            share + share * (part.start + part.size) // part.rows,
+        )
 
     def _share(self, rows: int) -> int:
         """Bytes of a slot to divide among the rows of a mini-batch: a power of two.
@@ -489,10 +593,7 @@ class Runner:
             return most
         return min(most, 1 << (2 * rows * self._row_bytes - 1).bit_length())
 
-    def _process(self, source: Any, key: Any) -> dict[str, Any]:
-        if self._seed_globals:
-            seeding.seed_globals(self._seed, self.worker.epoch, self._cell[0])
-        result = self.worker.process(source[key])
-        if not isinstance(result, dict):
-            raise TypeError(f"process() must return a dict, it returned a {type(result).__name__}.")
-        return result
+
+def _by_sample(lists: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """What each sample has appended."""
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
