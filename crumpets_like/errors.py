@@ -63,7 +63,8 @@ class Whereabouts:
             what = f"one of {len(self.indices)} samples at once, with the indices {shown}{more}"
         else:
             what = self.during or "a sample"
-        return f"{what} (epoch {self.epoch}, mini-batch {self.batch})"
+        batch = "" if self.batch is None else f", mini-batch {self.batch}"
+        return f"{what} (epoch {self.epoch}{batch})"
 
 
 class LoaderError(RuntimeError):
@@ -233,7 +234,8 @@ class WorkerDied(_Located, LoaderError):
             cause = "a crash in native code, such as an extension module's"
         else:
             cause = "code that ends the process, such as os._exit() or sys.exit()"
-        knob = ' on_error="skip" leaves out samples that end their workers.' if at else ""
+        sample = at and not where.during
+        knob = ' on_error="skip" leaves out samples that end their workers.' if sample else ""
         super().__init__(
             f"Worker {self.worker_id} (pid {self.pid}) {ended}{at}. {why} Likely cause: {cause}."
             f"{knob}{_stack_text(stack)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -13,25 +14,44 @@ from tests.support.scenario import run_scenario
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at process names")
 
 
+def in_the_matrix(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.matrix)
+
+
 @pytest.mark.parametrize("start_method", PROCESSES)
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("where", ["read", "prepare"])
+@pytest.mark.parametrize(
+    ("where", "on_error"),
+    [
+        ("read", "raise"),
+        ("prepare", "raise"),
+        in_the_matrix("read", "skip"),
+        ("prepare", "skip"),
+    ],
+)
 def test_samples_that_are_read_or_prepared_at_once(
-    start_method: str, on_error: str, where: str
+    start_method: str, where: str, on_error: str
 ) -> None:
     run_scenario(stages.bulk, start_method, where, on_error, timeout=60).check()
 
 
 @pytest.mark.parametrize("start_method", PROCESSES)
-@pytest.mark.parametrize("trouble", ["hangs", "exits"])
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("trouble", "on_error"),
+    [
+        ("hangs", "raise"),
+        ("exits", "skip"),
+        in_the_matrix("hangs", "skip"),
+        in_the_matrix("exits", "raise"),
+    ],
+)
 def test_collate(start_method: str, trouble: str, on_error: str) -> None:
     run_scenario(stages.collate, start_method, trouble, on_error, timeout=60).check()
 
 
 @pytest.mark.parametrize("start_method", PROCESSES)
 @pytest.mark.parametrize(
-    ("trouble", "on_error"), [("hangs", "raise"), ("exits", "raise"), ("exits", "skip")]
+    ("trouble", "on_error"),
+    [("hangs", "raise"), ("exits", "raise"), in_the_matrix("exits", "skip")],
 )
 def test_the_start_of_the_next_epoch(start_method: str, trouble: str, on_error: str) -> None:
     run_scenario(stages.start_epoch, start_method, trouble, on_error, timeout=60).check()
@@ -43,16 +63,21 @@ def test_restarts_for_an_epoch_ahead(start_method: str) -> None:
 
 
 @pytest.mark.parametrize("start_method", PROCESSES)
-@pytest.mark.parametrize("trouble", ["raises", "hangs", "exits"])
 @pytest.mark.parametrize(
-    ("on_error", "kind"),
+    ("trouble", "on_error", "kind"),
     [
-        ("raise", "each"),
-        ("raise", "bulk"),
-        ("skip", "each"),
-        ("skip", "bulk"),
-        ("skip", "free"),
-        ("callable", "each"),
+        ("raises", "raise", "each"),
+        ("hangs", "raise", "each"),
+        ("exits", "raise", "each"),
+        ("exits", "raise", "bulk"),
+        ("raises", "skip", "each"),
+        ("raises", "skip", "bulk"),
+        ("exits", "skip", "free"),
+        ("raises", "callable", "each"),
+        in_the_matrix("hangs", "raise", "bulk"),
+        in_the_matrix("hangs", "skip", "bulk"),
+        in_the_matrix("exits", "skip", "bulk"),
+        in_the_matrix("hangs", "callable", "free"),
     ],
 )
 def test_samples_that_are_unpickled(
@@ -62,8 +87,7 @@ def test_samples_that_are_unpickled(
 
 
 @pytest.mark.parametrize("kind", list(stages.UNPICKLABLE))
-@pytest.mark.parametrize(
-    ("nworkers", "start_method"), [(0, "fork"), *((2, m) for m in start_methods("fork", "spawn"))]
-)
+@pytest.mark.parametrize("nworkers", [0, 2])
+@pytest.mark.parametrize("start_method", start_methods("fork", "spawn"))
 def test_results_that_cannot_be_pickled(nworkers: int, start_method: str, kind: str) -> None:
     run_scenario(stages.pickling_of_results, start_method, nworkers, kind, timeout=60).check()

@@ -49,7 +49,6 @@ logger = logging.getLogger(__name__)
 _LINGER = 200  # milliseconds that last messages may take
 _KILLS = 2  # a sample that ends so many workers is the culprit, ...
 _RESTARTS_PER_KILL = 40  # ... or more, where so many deaths are expected that it may be chance
-_DURING = {Stage.COLLATE: "collate, or pickling its result", Stage.START_EPOCH: "start_epoch"}
 
 
 class Broker:
@@ -389,8 +388,10 @@ def _whereabouts(
     where = Whereabouts(worker_id, pid, epoch=piece.batch.epoch, batch=piece.batch.number)
     if not piece.holds(position):
         return where
-    if stage in _DURING:
-        return replace(where, during=_DURING[stage])
+    if stage is Stage.START_EPOCH:  # whichever mini-batch comes first
+        return replace(where, during="start_epoch", batch=None)
+    if stage is Stage.COLLATE:
+        return replace(where, during="collate, or pickling its result")
     indices = piece.indices[position - piece.batch.position - piece.start :]
     if stage is Stage.SAMPLES:
         return replace(where, indices=indices)

@@ -19,7 +19,6 @@ import numpy as np
 import zmq
 
 from .. import seeding
-from .careful import Pickled
 from .failures import add_note, describe_failure
 from .logs import forwarded_records
 from .payload import load_payload
@@ -42,6 +41,7 @@ from .protocol import (
     pack,
     unpack,
 )
+from .reading import Pickled
 from .runner import Runner
 from .settings import Settings
 from .snapshot import Place, load_snapshot

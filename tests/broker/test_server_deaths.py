@@ -294,8 +294,10 @@ class TestStartOfAnEpoch:
                 (2, 1, Status.FAILED),
             ]
             died = rebuild_exception(frame)
-            assert (died.index, died.epoch, str(died)) == (None, 1, str(rebuild_exception(other)))
-            assert "while it worked on start_epoch (epoch 1, mini-batch 0)" in str(died)
+            assert (died.index, died.epoch, died.batch) == (None, 1, None)
+            assert str(died) == str(rebuild_exception(other))
+            assert "on_error" not in str(died)
+            assert "while it worked on start_epoch (epoch 1)" in str(died)
             bench.submit(1, pass_id=2, epoch=1)
             assert bench.failed()[0][0].pass_id == 2, "also what is asked for later"
             bench.submit(1, pass_id=3)
