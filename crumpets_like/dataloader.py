@@ -484,6 +484,7 @@ class TurboDataLoader(Resumable):
 
 
 def _local_engine(options: EngineOptions) -> LocalEngine:
-    from .broker.local import LocalEngine
+    with interrupts_deferred():
+        from .broker.local import LocalEngine
 
     return LocalEngine(options)
