@@ -22,6 +22,7 @@ WHERE = Whereabouts(2, 4242, index=17, epoch=3, batch=5)
 NO_INDEX = Whereabouts(2, 4242, epoch=3, batch=5)
 IDLE = Whereabouts(2, 4242)
 SEVERAL = Whereabouts(2, 4242, epoch=3, batch=5, indices=tuple(range(16, 28)))
+SHOWN = "16, 17, 18, 19, 20, 21, 22, 23"
 COLLATE = Whereabouts(2, 4242, epoch=3, batch=5, during="collate")
 EXAMPLES = [
     LoaderError("text"),
@@ -113,8 +114,7 @@ def test_worker_error():
         (NO_INDEX, "a sample (epoch 3, mini-batch 5)"),
         (
             SEVERAL,
-            "one of 12 samples at once, with the indices 16, 17, 18, 19, 20, 21, 22, 23, ..."
-            + " (epoch 3, mini-batch 5)",
+            f"one of 12 samples at once, with the indices {SHOWN}, ... (epoch 3, mini-batch 5)",
         ),
         (COLLATE, "collate (epoch 3, mini-batch 5)"),
         (replace(COLLATE, during="start_epoch", batch=None), "start_epoch (epoch 3)"),

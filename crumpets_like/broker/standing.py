@@ -83,6 +83,8 @@ class Standing:
     @property
     def index(self) -> int | None:
         """Index of the current sample; those of an iterable are counted, keys are no indices."""
+        if self._worker.index >= 0:  # it may know better: what is one sample here may be several
+            return self._worker.index
         if self._worker._keys is not None:
             return self._worker._keys[self.cell[0] - self.first]
         return self.cell[0] if self.kind is Kind.SAMPLES else None
@@ -107,8 +109,8 @@ class Standing:
         keys, unit = worker._keys, worker._unit
         if self._stage is Stage.START_EPOCH:
             what = "start of an epoch"
-        elif self._at_one and keys is not None:
-            what = f"{unit} with index {self.index}"
+        elif self._at_one and (keys is not None or worker.index >= 0):
+            what = f"sample with index {self.index}"
         elif self._at_one:
             what = f"{unit} number {self.cell[0]} of the epoch"
         else:
