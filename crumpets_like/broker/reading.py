@@ -90,9 +90,9 @@ class Reader:
     dataset : object or None
         What indices and keys refer to.
     seed_for : callable
-        Called with the position of each sample before it is read by itself.
+        Seeds the global generators for the sample at a position.
     at_once : bool
-        Whether several samples may be read at once.
+        Whether several samples may be read at once; else generators are seeded for each.
     """
 
     def __init__(
@@ -158,9 +158,11 @@ class Reader:
         if isinstance(names, range) and not isinstance(source, Pickled | _Keyed | _Lossy):
             return source  # they are there already
         samples = []
+        cell, reseed = self._standing.cell, not self._at_once
         for position, name in enumerate(names, first):
-            self._standing.cell[0] = position
-            self._seed_for(position)
+            cell[0] = position
+            if reseed:
+                self._seed_for(position)
             samples.append(source[name])
         return samples
 

@@ -295,8 +295,8 @@ class Runner:
         position = worker._first + row
         worker._one = False
         worker._chunk = (position, size)
-        if worker._keys is not None:
-            worker.indices = np.array(worker._keys[row : row + size])
+        if self._standing.kind is Kind.INDICES:
+            worker.indices = np.array(self._standing.keys[row : row + size])
         self._standing.enter(Stage.SAMPLES if size > 1 else Stage.SAMPLE, position)
         self._seed_for(position)
         worker.prepare_batch(samples, batch, arrays)
@@ -334,13 +334,15 @@ class Runner:
 
     def _fill_free_form(self, part: Part, keys: Any) -> list[Frame]:
         worker = self.worker
+        process, cell, reseed = worker.process, self._standing.cell, self._seed_globals
         results: list[dict[str, Any]] = []
 
         def process_all(source: Any, pending: Pending) -> None:
             for position, key, _ in pending:
-                self._standing.cell[0] = position
-                self._seed_for(position)
-                result = worker.process(source[key])
+                cell[0] = position
+                if reseed:
+                    self._seed_for(position)
+                result = process(source[key])
                 if not isinstance(result, dict):
                     raise TypeError(
                         f"process() must return a dict, it returned a {type(result).__name__}."
@@ -378,6 +380,8 @@ class Runner:
 
         Each sample has a result of its own, or one value in each column.
         """
+        if not columns:
+            return []
         self._standing.enter(Stage.COLLATE, part.position)
         try:
             return encode(columns, arena)

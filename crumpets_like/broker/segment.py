@@ -65,9 +65,10 @@ class StatusPage:
         """What the worker's position stands for."""
         return Stage(self._integers[_word(worker_id) + 3])
 
-    def set_stage(self, worker_id: int, stage: Stage) -> None:
-        """Note what the worker's position stands for."""
-        self._integers[_word(worker_id) + 3] = stage
+    def stage_cell(self, worker_id: int) -> memoryview:
+        """The worker's stage alone: ``cell[0]``."""
+        word = _word(worker_id) + 3
+        return self._integers[word : word + 1]
 
     def samples_done(self, worker_id: int) -> int:
         """Samples that the worker has finished."""

@@ -33,7 +33,9 @@ class Standing:
     cell : memoryview
         ``cell[0]`` is the position of the current sample in its epoch, -1 where there is none.
     kind : Kind
-        What the worker has been given.
+        What the worker has been given: what `keys` are.
+    keys : ndarray of int64, or sequence
+        The keys or samples of the part.
     """
 
     def __init__(self, worker: Worker, page: StatusPage, worker_id: int) -> None:
@@ -41,7 +43,10 @@ class Standing:
         self._page = page
         self._worker_id = worker_id
         self._stage = Stage.SAMPLE
+        self._stage_cell = page.stage_cell(worker_id)
+        self._stage_cell[0] = self._stage
         self.kind = Kind.INDICES
+        self.keys: Any = ()
         self.cell = worker._cell = page.cell(worker_id)
 
     @property
@@ -53,6 +58,7 @@ class Standing:
         """The worker has a new part."""
         worker = self._worker
         self.kind = kind
+        self.keys = keys
         worker._keys = keys.tolist() if kind is Kind.INDICES else None
         worker._first = self.cell[0] = part.position
 
@@ -60,8 +66,9 @@ class Standing:
         """From now on the position stands for this; default: it stays the same."""
         if position is not None:
             self.cell[0] = position
-        self._stage = stage
-        self._page.set_stage(self._worker_id, stage)
+        if stage is not self._stage:
+            self._stage = stage
+            self._stage_cell[0] = stage.value
 
     def draw_anew(self) -> None:
         """Another sample takes the place of the current one: it draws from the beginning."""
@@ -78,6 +85,7 @@ class Standing:
     def release(self) -> None:
         """Let go of the memory."""
         self.cell.release()
+        self._stage_cell.release()
         self._page.release()
 
     @property

@@ -143,7 +143,12 @@ from tests.support.loading import Items
 
 def press(frame, event, argument):
     '''Ctrl-C while Python runs the callback of an import, from which nothing can be raised.'''
-    if event == "call" and frame.f_code.co_name == "cb" and "importlib" in frame.f_code.co_filename:
+    code = frame.f_code
+    if (
+        event == "call"
+        and (code.co_name, code.co_filename) == ("cb", "<frozen importlib._bootstrap>")
+        and frame.f_locals["name"] == sys.argv[1]
+    ):
         sys.setprofile(None)
         print("pressed")
         signal.raise_signal(signal.SIGINT)
@@ -159,9 +164,10 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="looks into its imports")
-def test_ctrl_c_in_an_import_of_the_start_is_not_lost():
+@pytest.mark.parametrize("module", ["resource", "cloudpickle"])
+def test_ctrl_c_in_an_import_of_the_start_is_not_lost(module):
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_CALLBACK_OF_AN_IMPORT],
+        [sys.executable, "-c", IN_A_CALLBACK_OF_AN_IMPORT, module],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -115,7 +115,7 @@ class Bench:
     ) -> None:
         """A worker is gone, says the supervisor; it worked on the sample at `position`."""
         self.status.set_position(worker_id, position)
-        self.status.set_stage(worker_id, stage)
+        self.status.stage_cell(worker_id)[0] = stage
         pid = self.pids.get(worker_id, -1)
         self.supervisor.sendall(msgpack.packb([worker_id, pid, pid, code, stack]))
 
