@@ -101,9 +101,9 @@ class TurboDataLoader(Resumable):
         "raise": the exception is raised here, with its own type and the worker's traceback (or it
         is a :class:`WorkerDied` or :class:`LoaderTimeout`). "skip": the mini-batch comes without
         the sample, and one that has no sample left is left out; `statistics` counts them, and each
-        is logged. ``on_error(index, exception)`` is called in a worker (`index` is None where
-        samples have none) and returns None (raise it), "skip", or another sample, which takes the
-        place of the failed one.
+        is logged. ``on_error(index, exception)`` is called in a worker and returns None (raise it),
+        "skip", or another sample, which takes the place of the failed one. `index` is the number
+        in the epoch of a sample from an iterable, and None where keys are no integers.
     start_method : {"forkserver", "spawn", "fork", "thread"}, optional
         How workers are started. Default: "forkserver".
     max_buffers : int, optional
@@ -484,6 +484,7 @@ class TurboDataLoader(Resumable):
 
 
 def _local_engine(options: EngineOptions) -> LocalEngine:
-    from .broker.local import LocalEngine
+    with interrupts_deferred():
+        from .broker.local import LocalEngine
 
     return LocalEngine(options)

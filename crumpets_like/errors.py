@@ -22,25 +22,66 @@ __all__ = [
 ]
 
 
+_MOST_SHOWN = 8  # indices in a text
+
+
 @dataclass(frozen=True)
 class Whereabouts:
-    """A worker and the sample that it was working on; None where there was none."""
+    """A worker and what it was working on; None, or empty, where there was nothing.
+
+    Attributes
+    ----------
+    worker_id, pid : int
+        The worker and its process.
+    index : int or None
+        Index of the sample in the dataset; of one that came from an iterable, its number in the
+        epoch.
+    epoch, batch : int or None
+        The epoch, and the number of the mini-batch in it.
+    indices : tuple of int
+        Indices of several samples that were read or prepared at once, of which any may be meant.
+    during : str
+        What it did where that was none of its samples, such as ``"start_epoch"``.
+    """
 
     worker_id: int
     pid: int
-    index: int | None = None  # of the sample in the dataset, if samples have indices
+    index: int | None = None
     epoch: int | None = None
-    batch: int | None = None  # number of its mini-batch in the epoch
+    batch: int | None = None
+    indices: tuple[int, ...] = ()
+    during: str = ""
 
     @property
-    def sample(self) -> str:
-        """The sample in words."""
-        name = "a sample" if self.index is None else f"the sample with index {self.index}"
-        return f"{name} (epoch {self.epoch}, mini-batch {self.batch})"
+    def task(self) -> str:
+        """What it was working on, in words."""
+        if self.index is not None:
+            what = f"the sample with index {self.index}"
+        elif self.indices:
+            shown = ", ".join(map(str, self.indices[:_MOST_SHOWN]))
+            more = ", ..." if len(self.indices) > _MOST_SHOWN else ""
+            what = f"one of {len(self.indices)} samples at once, with the indices {shown}{more}"
+        else:
+            what = self.during or "a sample"
+        batch = "" if self.batch is None else f", mini-batch {self.batch}"
+        return f"{what} (epoch {self.epoch}{batch})"
 
 
 class LoaderError(RuntimeError):
     """Base class of the loader's own errors."""
+
+
+class _Located:
+    """An error that knows where it happened: :class:`Whereabouts`, also one by one."""
+
+    def _locate(self, where: Whereabouts | None) -> None:
+        self.where = where
+        self.worker_id = None if where is None else where.worker_id
+        self.pid = None if where is None else where.pid
+        self.index = None if where is None else where.index
+        self.indices = () if where is None else where.indices
+        self.epoch = None if where is None else where.epoch
+        self.batch = None if where is None else where.batch
 
 
 class LoaderClosed(LoaderError):
@@ -71,7 +112,7 @@ class BufferExhausted(LoaderError, MemoryError):
         return type(self), (self.held, self.limit), self.__dict__
 
 
-class LoaderTimeout(LoaderError, TimeoutError):
+class LoaderTimeout(_Located, LoaderError, TimeoutError):
     """The caller has waited too long for a mini-batch.
 
     Attributes
@@ -80,8 +121,9 @@ class LoaderTimeout(LoaderError, TimeoutError):
         The limit that was exceeded, in seconds.
     where : Whereabouts or None
         The worker that does not get on, which was ended, and its sample; None if there is none.
-    worker_id, pid, index, epoch, batch
-        The same one by one; None if there is none.
+    worker_id, pid, index, indices, epoch, batch
+        The same one by one; None if there is none. Where samples are read or prepared at once, one
+        of `indices` is to blame, and `index` is None.
     stack : str
         Where in its code the worker was; empty if that is not known.
     detail : str
@@ -98,7 +140,7 @@ class LoaderTimeout(LoaderError, TimeoutError):
         what = detail and f" {detail}"
         if where is not None:
             what = (
-                f" Worker {where.worker_id} (pid {where.pid}) has not got on with {where.sample} "
+                f" Worker {where.worker_id} (pid {where.pid}) has not got on with {where.task} "
                 f"since half of that time; it was replaced.{what}"
             )
         super().__init__(
@@ -106,13 +148,8 @@ class LoaderTimeout(LoaderError, TimeoutError):
             "that hangs or is very slow, or too few workers. Raise timeout= (None: no limit) if "
             f"samples may take that long.{_stack_text(stack)}"
         )
+        self._locate(where)
         self.seconds = seconds
-        self.where = where
-        self.worker_id = None if where is None else where.worker_id
-        self.pid = None if where is None else where.pid
-        self.index = None if where is None else where.index
-        self.epoch = None if where is None else where.epoch
-        self.batch = None if where is None else where.batch
         self.stack = stack
         self.detail = detail
 
@@ -120,7 +157,7 @@ class LoaderTimeout(LoaderError, TimeoutError):
         return type(self), (self.seconds, self.where, self.stack, self.detail), self.__dict__
 
 
-class WorkerError(LoaderError):
+class WorkerError(_Located, LoaderError):
     """An exception in a worker that cannot be raised again with its own type.
 
     Attributes
@@ -133,7 +170,7 @@ class WorkerError(LoaderError):
         The worker's traceback.
     where : Whereabouts or None
         Worker and sample, if they are known.
-    worker_id, pid, index, epoch, batch
+    worker_id, pid, index, indices, epoch, batch
         The same one by one; None if it is not known.
     """
 
@@ -148,19 +185,14 @@ class WorkerError(LoaderError):
         self.class_name = class_name
         self.text = text
         self.worker_traceback = worker_traceback
-        self.where = where
-        self.worker_id = None if where is None else where.worker_id
-        self.pid = None if where is None else where.pid
-        self.index = None if where is None else where.index
-        self.epoch = None if where is None else where.epoch
-        self.batch = None if where is None else where.batch
+        self._locate(where)
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (self.class_name, self.text, self.worker_traceback, self.where)
         return type(self), arguments, self.__dict__
 
 
-class WorkerDied(LoaderError):
+class WorkerDied(_Located, LoaderError):
     """A worker process ended by itself or was killed.
 
     Attributes
@@ -174,7 +206,10 @@ class WorkerDied(LoaderError):
     signal_name : str or None
         Name of the signal that ended it, such as ``"SIGKILL"``.
     index : int or None
-        Index of the sample it was working on, if it was working and samples have indices.
+        Index of the sample it was working on, if it was working on a known one. Samples of an
+        iterable are counted in their epoch.
+    indices : tuple of int
+        Indices of several samples that it read or prepared at once.
     epoch, batch : int or None
         Epoch of that sample, and the number of its mini-batch in the epoch.
     stack : str
@@ -182,9 +217,7 @@ class WorkerDied(LoaderError):
     """
 
     def __init__(self, where: Whereabouts, exit_code: int, why: str, stack: str = "") -> None:
-        self.where = where
-        self.worker_id, self.pid = where.worker_id, where.pid
-        self.index, self.epoch, self.batch = where.index, where.epoch, where.batch
+        self._locate(where)
         self.exit_code = exit_code
         self.signal_name = signal_name(exit_code)
         self.why = why
@@ -194,14 +227,15 @@ class WorkerDied(LoaderError):
             if self.signal_name
             else f"ended with exit code {exit_code}"
         )
-        at = f" while it worked on {where.sample}" if where.epoch is not None else ""
+        at = f" while it worked on {where.task}" if where.epoch is not None else ""
         if self.signal_name == "SIGKILL":
             cause = "out of memory (see the kernel log), or a kill from outside"
         elif self.signal_name is not None:
             cause = "a crash in native code, such as an extension module's"
         else:
             cause = "code that ends the process, such as os._exit() or sys.exit()"
-        knob = ' on_error="skip" leaves out samples that end their workers.' if at else ""
+        sample = at and not where.during
+        knob = ' on_error="skip" leaves out samples that end their workers.' if sample else ""
         super().__init__(
             f"Worker {self.worker_id} (pid {self.pid}) {ended}{at}. {why} Likely cause: {cause}."
             f"{knob}{_stack_text(stack)}"

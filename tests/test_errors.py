@@ -21,6 +21,9 @@ from crumpets_like.errors import (
 WHERE = Whereabouts(2, 4242, index=17, epoch=3, batch=5)
 NO_INDEX = Whereabouts(2, 4242, epoch=3, batch=5)
 IDLE = Whereabouts(2, 4242)
+SEVERAL = Whereabouts(2, 4242, epoch=3, batch=5, indices=tuple(range(16, 28)))
+SHOWN = "16, 17, 18, 19, 20, 21, 22, 23"
+COLLATE = Whereabouts(2, 4242, epoch=3, batch=5, during="collate")
 EXAMPLES = [
     LoaderError("text"),
     LoaderClosed("closed"),
@@ -28,6 +31,8 @@ EXAMPLES = [
     LoaderTimeout(2.5),
     LoaderTimeout(120, WHERE, "File ...", "Detail."),
     WorkerError("KeyError", "'name'", "Traceback ..."),
+    WorkerError("KeyError", "'name'", "Traceback ...", WHERE),
+    WorkerDied(SEVERAL, -9, "Why."),
     WorkerDied(WHERE, -9, "Why.", "File ..."),
     WorkerDied(IDLE, 3, ""),
     WorkerTraceback("Traceback ..."),
@@ -96,6 +101,31 @@ def test_worker_error():
     assert (error.class_name, error.text) == ("a.B", "its text")
     assert str(error) == "a.B: its text\n\nTraceback\n  line"
     assert str(WorkerError("B", "text")) == "B: text"
+    assert (error.where, error.index, error.indices, error.pid) == (None, None, (), None)
+    located = WorkerError("B", "text", where=WHERE)
+    assert (located.where, located.worker_id, located.pid) == (WHERE, 2, 4242)
+    assert (located.index, located.epoch, located.batch) == (17, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("where", "task"),
+    [
+        (WHERE, "the sample with index 17 (epoch 3, mini-batch 5)"),
+        (NO_INDEX, "a sample (epoch 3, mini-batch 5)"),
+        (
+            SEVERAL,
+            f"one of 12 samples at once, with the indices {SHOWN}, ... (epoch 3, mini-batch 5)",
+        ),
+        (COLLATE, "collate (epoch 3, mini-batch 5)"),
+        (replace(COLLATE, during="start_epoch", batch=None), "start_epoch (epoch 3)"),
+    ],
+)
+def test_what_a_worker_was_working_on(where, task):
+    assert where.task == task
+    for error in (LoaderTimeout(1, where), WorkerDied(where, -9, "")):
+        assert task in str(error)
+        assert error.indices == where.indices
+    assert ("on_error" in str(error)) == (not where.during), "which leaves out samples"
 
 
 @pytest.mark.parametrize(

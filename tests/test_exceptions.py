@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
+import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -127,6 +131,32 @@ def test_what_does_not_survive_keeps_its_text(name: str, start_method: str) -> N
     assert (error.class_name, error.text) == (class_name, text)
     assert "sample with index 6" in str(error)
     assert "in prepare\n    raise SURVIVE" in str(error)
+    assert (error.index, error.indices, error.epoch) == (6, (), 0)
+    assert error.where.worker_id == error.worker_id in (0, 1)
+    assert error.where.pid == error.pid != os.getpid()
+
+
+class KnowsMore(Items):
+    """Raises an exception of a module that only this process has."""
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        if sample == 6:
+            module = types.ModuleType("only_in_the_worker")
+            exec("class Odd(Exception): pass", module.__dict__)
+            sys.modules["only_in_the_worker"] = module
+            raise module.Odd("text", 5)
+        super().prepare(sample, batch, buffers)
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_a_class_that_the_caller_does_not_know(start_method: str) -> None:
+    with (
+        TurboDataLoader(range(20), 4, KnowsMore(), 2, start_method=start_method) as loader,
+        pytest.raises(WorkerError, match=r"^Odd: \('text', 5\)") as caught,
+    ):
+        list(loader)
+    assert (caught.value.class_name, caught.value.index) == ("Odd", 6)
+    assert "only_in_the_worker.Odd: " in caught.value.worker_traceback
 
 
 class Locked:
@@ -175,6 +205,10 @@ class ReturnsShy(Worker):
 def test_a_result_that_cannot_be_pickled(start_method: str) -> None:
     with (
         TurboDataLoader(range(20), 4, ReturnsShy(), 2, start_method=start_method) as loader,
-        pytest.raises(LookupError, match="not mine"),
+        pytest.raises(
+            pickle.PicklingError, match=r"^result\['it'\] cannot be.*\(not mine\)"
+        ) as caught,
     ):
         list(loader)
+    assert "sample with index 6." in caught.value.__notes__[0]
+    assert "LookupError: not mine" in str(caught.value.__cause__)

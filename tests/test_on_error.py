@@ -260,7 +260,7 @@ class TestCallable:
             ((_, (batch,)),) = list(loader)
         assert batch["item"].tolist() == [[0, 7], [50, 7], [2, 7], [3, 7]]
 
-    def test_samples_without_an_index(self) -> None:
+    def test_samples_of_an_iterable_are_counted(self) -> None:
         seen: list[Any] = []
 
         def note(index: Any, error: Exception) -> str:
@@ -273,7 +273,7 @@ class TestCallable:
 
         with load(iter(range(3)), Refuses(), 0, "fork", on_error=note) as loader:
             assert epoch(loader) == []
-        assert seen == [None] * 3
+        assert seen == [0, 1, 2]
 
 
 class Deadly(Fields):

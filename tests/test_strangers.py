@@ -79,7 +79,7 @@ PLAUSIBLE: list[tuple[str, Message, list[bytes]]] = [
     ("work", Submit(1, 0, Kind.INDICES, [BatchHead(0, 0, 1, 0)]), [bytes(8)]),
     *(("work", Cancel(number), []) for number in range(1, 5)),
     ("work", Stop(), []),
-    ("worker", Ready(0, 1, 0), []),
+    ("worker", Ready(0, 1), []),
     *(("worker", Done(number, 0.1, [Outcome(0, 0, 0, 0)]), []) for number in range(100)),
     ("consume", Results(0.1, 1, [Item(1, 0, 0, 4, 0, [Segment(0, 4, 0, 0, 0)])]), []),
     ("consume", Results(0.1, 1, [Item(2, 3, 0, 4, 2, [])]), []),

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import zmq
 
@@ -78,7 +78,7 @@ class Consumer:
         self.changes = 0  # of that number
         self.seconds_per_sample = 0.0
         self.chunk_samples = 0
-        self.raised: BaseException | None = None  # what the caller got last
+        self.raised = 0  # id() of what the caller got last: itself it would keep their frames
         self.skipped = 0  # samples of the mini-batches that were retrieved
         self._context: zmq.Context[Any] = zmq.Context()
         try:
@@ -234,6 +234,14 @@ class Consumer:
 
     # -- for the caller ------------------------------------------------------------------
 
+    def raise_known(self, error: BaseException) -> NoReturn:
+        """Raise an error that leaves everything in order, other than a signal handler's."""
+        self.raised = id(error)
+        try:
+            raise error
+        finally:
+            del error  # or it and this frame, its caller's frames too, would keep each other
+
     def retrieve_data(self, stream: Stream | None = None, timeout: float | None = None) -> Any:
         """Next mini-batch of a pass as it came.
 
@@ -271,8 +279,7 @@ class Consumer:
             if item is CLOSED:
                 return None
             if isinstance(item, BaseException):
-                self.raised = copy_exception(item) if item is self._failure else item
-                raise self.raised
+                self.raise_known(copy_exception(item) if item is self._failure else item)
             return item
 
     def retrieve(self, stream: Stream | None = None, timeout: float | None = None) -> Any:
@@ -298,14 +305,12 @@ class Consumer:
         if raw.status == Status.FAILED:
             if self._ring is not None:
                 self._ring.give_back(raw.slot)
-            self.raised = rebuild_exception(raw.frames[0])
-            raise self.raised
+            self.raise_known(rebuild_exception(raw.frames[0]))
         self.skipped += raw.skipped
         try:
             mini_batch = assemble(raw, self._ring)
-        except Exception as error:
-            self.raised = error
-            raise
+        except Exception as error:  # noqa: BLE001  what unpickling raises
+            self.raise_known(error)
         return EMPTY if mini_batch is None else mini_batch
 
 

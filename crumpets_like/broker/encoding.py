@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .pickling import dump_object
-from .segment import ALIGNMENT, align
+from .segment import ALIGNMENT, RingGeometry, align
 
 __all__ = [
     "Arena",
+    "Shares",
     "collate",
     "decode",
     "different_keys",
@@ -71,6 +72,45 @@ class Arena:
         """Offset in the slot of an array that is, bytes and all, one that was placed."""
         array_bytes, offset = self._placed.get(_address(array), (-1, 0))
         return offset if array_bytes == array.nbytes and array.flags.c_contiguous else None
+
+
+class Shares:
+    """Divides slots among the parts of a mini-batch whose sizes are not known before.
+
+    Parameters
+    ----------
+    memory : buffer
+        The ring's mapping.
+    geometry : RingGeometry
+        Its sizes.
+    """
+
+    def __init__(self, memory: Any, geometry: RingGeometry) -> None:
+        self._memory = memory
+        self._geometry = geometry
+        self._row_bytes = 0  # most bytes of arrays per sample
+
+    def arena(self, slot: int, rows: int, start: int, size: int) -> Arena:
+        """What belongs to `size` of the `rows` of a mini-batch, from `start` on."""
+        share = self._share(rows)
+        offset = self._geometry.offset(slot)
+        first, stop = (share + share * row // rows for row in (start, start + size))
+        return Arena(self._memory, offset, first, stop)
+
+    def note(self, arena: Arena, size: int) -> None:
+        """So much was needed for `size` samples."""
+        self._row_bytes = max(self._row_bytes, -(-arena.wanted // size))
+
+    def _share(self, rows: int) -> int:
+        """Bytes of a slot to divide among the rows of a mini-batch: a power of two.
+
+        Share n lies at n, so that workers of different opinions do not meet; and it is not much
+        larger than what is needed, since parts at other places would touch ever more of the slot.
+        """
+        most = 1 << ((self._geometry.stride // 2).bit_length() - 1)
+        if not self._row_bytes:  # nothing is known yet
+            return most
+        return min(most, 1 << (2 * rows * self._row_bytes - 1).bit_length())
 
 
 def _address(array: NDArray[Any]) -> int:

@@ -68,7 +68,6 @@ class Engine:
         self._parts = Parts()
         self._passes = self._parts.passes
         self._abandoned: deque[Pass] = deque()
-        self._raised: BaseException | None = None  # what the caller got last
         self._snapshots: list[Snapshot] = []  # of the dataset, that workers may have to read
         self._finalizer = weakref.finalize(self, self._parts.stop)
         self._finalizer.atexit = False  # parts do that, before their folders are removed
@@ -150,12 +149,7 @@ class Engine:
                 self._wait_for_slot(this)
                 continue
             before = consumer.skipped
-            try:
-                mini_batch = self._retrieve(this)
-            except BaseException:
-                # It keeps the caller's frames, and so this engine: no part of it may keep that.
-                self._raised, consumer.raised = consumer.raised, None
-                raise
+            mini_batch = self._retrieve(this)
             if mini_batch is END:
                 return None
             producer.retrieved(this)
@@ -199,8 +193,9 @@ class Engine:
 
     def knows(self, error: BaseException) -> bool:
         """Whether an error was raised where everything was in order, not by a signal handler."""
-        known, self._raised = self._raised, None  # kept, it would keep the caller's frames
-        return isinstance(error, LoaderError) or error is known
+        consumer = self._parts.consumer
+        known, consumer.raised = consumer.raised, 0
+        return isinstance(error, LoaderError) or id(error) == known
 
     def _wait_for_slot(self, this: Pass) -> None:
         ring, consumer = self._parts.ring, self._parts.consumer

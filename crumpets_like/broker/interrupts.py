@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 
 __all__ = ["interrupts_deferred"]
 
@@ -18,8 +19,9 @@ def interrupts_deferred() -> Iterator[None]:
 
     Ctrl-C not at all if one is on its way through already: whoever presses it twice would otherwise
     interrupt the very code that cleans up. In code that opens things an exception would lose them,
-    and in the hooks that run at a fork it would get lost. Only the main thread runs handlers: in
-    other threads this does nothing.
+    and in imports and the hooks that run at a fork it would get lost itself, since Python ignores
+    what is raised in their callbacks. Only the main thread runs handlers: in other threads this
+    does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -30,16 +32,28 @@ def interrupts_deferred() -> Iterator[None]:
     actions = {int(number): signal.getsignal(number) for number in signal.valid_signals()}
     # The others are the default action, none, or a handler that is not in Python.
     handlers = {number: action for number, action in actions.items() if callable(action)}
+    over = False
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        # The first handler that is back may raise before the others are: then this one stays.
+        if over:
+            handlers[number](number, frame)
+        else:
+            came.append(number)
+
     try:
         for number in handlers:
-            signal.signal(number, lambda received, frame: came.append(received))
+            signal.signal(number, receive)
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if os.getpid() == owner:
-            # Called, not sent again: who listens to a wake-up descriptor has heard of them.
-            with ExitStack() as all_of_them:
-                for number in dict.fromkeys(reversed(came)):
-                    if not (unwinding and number == signal.SIGINT):
-                        all_of_them.callback(handlers[number], number, sys._getframe())
+        over = True
+        try:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        finally:
+            if os.getpid() == owner:
+                # Called, not sent again: who listens to a wake-up descriptor has heard of them.
+                with ExitStack() as all_of_them:
+                    for number in dict.fromkeys(reversed(came)):
+                        if not (unwinding and number == signal.SIGINT):
+                            all_of_them.callback(handlers[number], number, sys._getframe())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 import threading
@@ -60,13 +61,15 @@ class Parts:
         At the exit of the interpreter what was not stopped is stopped.
         """
         in_threads = options.start_method == "thread"
-        check_descriptors(options.nworkers)
         with interrupts_deferred():
+            check_descriptors(options.nworkers)
             # First of all: it takes longest, and "fork" must come before our threads and sockets.
             self._supervisor = SupervisorHandle(
                 options.start_method, self.uid, options.worker_threads
             )
-        sweep()
+            sweep()
+            if not in_threads:
+                importlib.import_module("cloudpickle")  # for the payload, where signals do not wait
         contents = {
             "worker_template": options.worker_template,
             "dataset": options.dataset,

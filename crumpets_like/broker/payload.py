@@ -26,6 +26,7 @@ import msgpack
 
 from .descriptors import arrived, attached
 from .memory import anonymous_file
+from .pickling import find_unpicklable, pickling_error
 from .segment import align
 from .tensors import whole_reducers
 
@@ -257,50 +258,10 @@ class _LateItems:
 
 def _explain(obj: dict[str, Any], error: Exception) -> Exception:
     """An error of the same type that names the attribute that cannot be pickled."""
-    path = None
-    for name, value in obj.items():
-        path = _find_unpicklable(value, name, 8, set())
-        if path:
-            break
-    text = (
+    path = next(filter(None, (find_unpicklable(value, name) for name, value in obj.items())), None)
+    return pickling_error(
         f"{path or 'the worker template or the dataset'} cannot be sent to the workers ({error}). "
         "Create it in Worker.setup(), which runs once in each worker, or leave it out in "
-        "__getstate__."
+        "__getstate__.",
+        error,
     )
-    kind = type(error) if type(error) in (TypeError, pickle.PicklingError) else pickle.PicklingError
-    return kind(text)
-
-
-def _state(value: Any) -> dict[str, Any]:
-    """The attributes that pickle would store, where that can be told."""
-    try:
-        state = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2]
-    except Exception:  # noqa: BLE001  runs user code, too
-        return {}
-    parts = state if isinstance(state, tuple) else (state,)  # with __slots__: two dicts
-    return {name: item for part in parts if isinstance(part, dict) for name, item in part.items()}
-
-
-def _find_unpicklable(value: Any, path: str, depth: int, seen: set[int]) -> str | None:
-    """Path of the innermost attribute or item that cannot be pickled, or None."""
-    import cloudpickle
-
-    if id(value) in seen or depth == 0:
-        return None
-    seen.add(id(value))
-    try:
-        cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001  pickling runs user code, which may raise anything
-        pass
-    else:
-        return None
-    children = [(f"{path}.{name}", item) for name, item in _state(value).items()]
-    if isinstance(value, dict):
-        children += [(f"{path}[{key!r}]", item) for key, item in value.items()]
-    elif isinstance(value, list | tuple | set):
-        children += [(f"{path}[{number}]", item) for number, item in enumerate(value)]
-    for child_path, child in children:
-        found = _find_unpicklable(child, child_path, depth - 1, seen)
-        if found:
-            return found
-    return path

@@ -9,7 +9,9 @@ from typing import Any
 
 from .tensors import reducers
 
-__all__ = ["dump_for_workers", "dump_object", "load_object"]
+__all__ = ["dump_for_workers", "dump_object", "find_unpicklable", "load_object", "pickling_error"]
+
+_MOST_DEPTH = 8  # attributes of attributes that are looked at
 
 
 def dump_for_workers(obj: Any) -> bytes:
@@ -52,3 +54,48 @@ def _dump(kind: Any, obj: Any, callback: Any, table: Any) -> bytes:
 
 
 load_object = pickle.loads
+
+
+def pickling_error(text: str, error: Exception) -> Exception:
+    """What to raise for an error in pickling, whose own text does not say what it is about."""
+    kind = type(error) if type(error) in (TypeError, pickle.PicklingError) else pickle.PicklingError
+    return kind(text)
+
+
+def find_unpicklable(value: Any, path: str) -> str | None:
+    """Path of the innermost attribute or item that cannot be pickled, or None."""
+    return _find(value, path, _MOST_DEPTH, set())
+
+
+def _find(value: Any, path: str, depth: int, seen: set[int]) -> str | None:
+    import cloudpickle
+
+    if id(value) in seen or depth == 0:
+        return None
+    seen.add(id(value))
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001  pickling runs user code, which may raise anything
+        pass
+    else:
+        return None
+    children = [(f"{path}.{name}", item) for name, item in _state(value).items()]
+    if isinstance(value, dict):
+        children += [(f"{path}[{key!r}]", item) for key, item in value.items()]
+    elif isinstance(value, list | tuple | set):
+        children += [(f"{path}[{number}]", item) for number, item in enumerate(value)]
+    for child_path, child in children:
+        found = _find(child, child_path, depth - 1, seen)
+        if found:
+            return found
+    return path
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """The attributes that pickle would store, where that can be told."""
+    try:
+        state = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2]
+    except Exception:  # noqa: BLE001  runs user code, too
+        return {}
+    parts = state if isinstance(state, tuple) else (state,)  # with __slots__: two dicts
+    return {name: item for part in parts if isinstance(part, dict) for name, item in part.items()}

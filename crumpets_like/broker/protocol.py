@@ -138,7 +138,6 @@ class Ready(NamedTuple):
 
     worker_id: int
     start: int  # which of the processes that were started this one is; 0: a thread
-    bulk: int  # 1: several samples are read or prepared at once; 0: each by itself
 
 
 class Part(NamedTuple):

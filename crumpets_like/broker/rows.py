@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,6 +30,23 @@ class RowBuffers(dict[str, NDArray[Any]]):
         raise KeyError(f"there is no buffer {key!r}, the buffers are: {known}; see add_buffer")
 
 
+class _Rows(Sequence[RowBuffers]):
+    """Rows that are made when they are asked for."""
+
+    def __init__(self, size: int, make: Callable[[int], RowBuffers]) -> None:
+        self._size = size
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[RowBuffers]:
+        return map(self._make, range(self._size))
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._make(row)
+
+
 class RowWriter:
     """Gives rows of a slot to write to, one by one or all at once.
 
@@ -54,11 +71,12 @@ class RowWriter:
         self._fill(arrays)
         return RowBuffers(_checked(arrays))
 
-    def some_rows(self, arrays: RowBuffers, start: int, stop: int) -> RowBuffers:
-        """Some of the rows of :meth:`all_rows`, holding their fill values again."""
-        rows = RowBuffers({name: array[start:stop] for name, array in arrays.items()})
-        self.reset(rows)
-        return rows
+    def single_rows(self, arrays: RowBuffers, size: int) -> Sequence[RowBuffers]:
+        """The rows of :meth:`all_rows` one by one, each an array of one row."""
+        return _Rows(
+            size,
+            lambda row: RowBuffers({name: array[row : row + 1] for name, array in arrays.items()}),
+        )
 
     def reset(self, rows: RowBuffers) -> None:
         """Give rows their fill values again."""
@@ -66,13 +84,13 @@ class RowWriter:
 
     def each_row(
         self, memory: Any, slot_offset: int, start: int, size: int
-    ) -> tuple[Iterable[RowBuffers], Callable[[], None]]:
+    ) -> tuple[Sequence[RowBuffers], Callable[[], None]]:
         """Rows one by one, and what to call when all of them are written."""
         arrays = self._layout.rows_at(memory, slot_offset, start, size)
         if not self._small or size > _MOST_SCRATCH:
             self._fill(arrays)
             fields = list(_checked(arrays).items())
-            rows = (RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(size))
+            rows = _Rows(size, lambda row: RowBuffers({n: a[row, ...] for n, a in fields}))
             return rows, _nothing
         if size > len(self._scratch_rows) or not self._scratch:
             self._make_scratch(min(2 * size, self._layout.rows, _MOST_SCRATCH))

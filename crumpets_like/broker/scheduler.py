@@ -98,12 +98,16 @@ class Piece(NamedTuple):
         """Whether a sample of the epoch is among them."""
         return 0 <= position - self.batch.position - self.start < self.size
 
-    def index_of(self, position: int) -> int | None:
-        """Dataset index of one of them; None where samples have none."""
-        if self.batch.kind != Kind.INDICES:
-            return None
-        (frame,) = self.batch.frames(position - self.batch.position, 1)
-        return memoryview(frame).cast("B").cast("q")[0]
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Their dataset indices; samples of an iterable are counted; keys are no indices."""
+        batch, start = self.batch, self.start
+        if batch.kind == Kind.INDICES:
+            (frame,) = batch.frames(start, self.size)
+            return tuple(memoryview(frame).cast("B").cast("q"))
+        if batch.kind == Kind.SAMPLES:
+            return tuple(range(batch.position + start, batch.position + start + self.size))
+        return ()
 
 
 class Assignment(NamedTuple):
@@ -156,6 +160,7 @@ class Scheduler:
         self._pending: deque[MiniBatch] = deque()  # with rows to give out, in order
         self._pinned: dict[int, deque[MiniBatch]] = {}  # those that only one worker may make
         self._streams: dict[tuple[int, int], Frames] = {}  # (pass, worker) that has begun: its end
+        self._ended: dict[int, Frames] = {}  # passes that have failed
         self._again: deque[Piece] = deque()  # rows of workers that died: they go first
         self._unfinished: dict[tuple[int, int], MiniBatch] = {}
         self._assignments: dict[int, Assignment] = {}
@@ -192,7 +197,7 @@ class Scheduler:
                 self._pending.append(batch)
             else:
                 self._pinned.setdefault(batch.worker, deque()).append(batch)
-                self._fail_if_ended(batch)
+            self._fail_if_ended(batch)
 
     def cancel(self, pass_id: int) -> None:
         """Drop a pass: rows that no worker has are not given out any more."""
@@ -202,6 +207,7 @@ class Scheduler:
             self._again = deque(piece for piece in self._again if not self._drop(piece, batch))
             self._finish_if_complete(batch)
         self._streams = {key: end for key, end in self._streams.items() if key[0] != pass_id}
+        self._ended.pop(pass_id, None)
 
     @staticmethod
     def _drop(piece: Piece, batch: MiniBatch) -> bool:
@@ -239,6 +245,10 @@ class Scheduler:
             else:
                 self._again.append(piece)
 
+    def has_streams(self, worker: int) -> bool:
+        """Whether a worker has begun a stream that has not ended."""
+        return any(key[1] == worker and not end for key, end in self._streams.items())
+
     def end_streams(self, worker: int, frames: Frames) -> None:
         """A worker is gone, and with it its place in its streams: what is left of them fails."""
         for key in self._streams:
@@ -247,10 +257,18 @@ class Scheduler:
         for batch in self._pinned.get(worker, ()):
             self._fail_if_ended(batch)
 
+    def end_pass(self, pass_id: int, frames: Frames) -> None:
+        """What is not finished of a pass fails, also what is asked for from now on."""
+        self._ended.setdefault(pass_id, frames)
+        for batch in [b for b in self._unfinished.values() if b.pass_id == pass_id]:
+            self._fail_if_ended(batch)
+
     def _fail_if_ended(self, batch: MiniBatch) -> None:
-        """Let a mini-batch of a stream whose worker is gone fail."""
-        end = self._streams.get((batch.pass_id, batch.worker))
-        if end and batch.given < batch.rows:
+        """Let a mini-batch fail whose pass has ended, or the stream that it belongs to."""
+        end = self._ended.get(batch.pass_id)
+        if end is None and batch.given < batch.rows:
+            end = self._streams.get((batch.pass_id, batch.worker))
+        if end:
             self.fail(Piece(batch, 0, batch.rows), end)
             self._finish_if_complete(batch)
 

@@ -6,9 +6,10 @@ Without numpy, since the broker starts with this while others still import it.
 from __future__ import annotations
 
 import mmap
+from enum import IntEnum
 from typing import Any
 
-__all__ = ["ALIGNMENT", "NO_SLOT", "RingGeometry", "StatusPage", "align"]
+__all__ = ["ALIGNMENT", "NO_SLOT", "RingGeometry", "Stage", "StatusPage", "align"]
 
 ALIGNMENT = 64  # bytes: a cache line, and what vector instructions like best
 NO_SLOT = -1  # a mini-batch whose arrays travel in messages
@@ -20,11 +21,20 @@ def align(size: int, unit: int = ALIGNMENT) -> int:
     return -(-size // unit) * unit
 
 
+class Stage(IntEnum):
+    """What the position that a worker has noted stands for."""
+
+    SAMPLE = 0  # this sample
+    SAMPLES = 1  # it and those behind it in its part of a mini-batch, all at once
+    COLLATE = 2  # what was made of them, which is joined and pickled
+    START_EPOCH = 3  # they wait until the epoch has begun
+
+
 class StatusPage:
     """What each worker is doing, written by the worker, read by everyone.
 
-    Per worker: the current sample's position in its epoch (-1: none), samples finished, and
-    seconds spent on samples. A write costs 30 ns.
+    Per worker: the current sample's position in its epoch (-1: none), samples finished, seconds
+    spent on samples, and the :class:`Stage`. A write costs 30 ns.
     """
 
     def __init__(self, memory: Any, nworkers: int) -> None:
@@ -50,6 +60,15 @@ class StatusPage:
     def set_position(self, worker_id: int, position: int) -> None:
         """Note the sample that the worker is working on."""
         self._integers[_word(worker_id)] = position
+
+    def stage(self, worker_id: int) -> Stage:
+        """What the worker's position stands for."""
+        return Stage(self._integers[_word(worker_id) + 3])
+
+    def stage_cell(self, worker_id: int) -> memoryview:
+        """The worker's stage alone: ``cell[0]``."""
+        word = _word(worker_id) + 3
+        return self._integers[word : word + 1]
 
     def samples_done(self, worker_id: int) -> int:
         """Samples that the worker has finished."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import mmap
 import socket
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ from .protocol import (
     unpack,
 )
 from .scheduler import Piece, Scheduler
-from .segment import StatusPage
+from .segment import Stage, StatusPage
 from .settings import Settings
 from .sockets import open_socket
 
@@ -103,9 +104,8 @@ class Broker:
         self._latest_pass = 0
         self._scheduler = Scheduler(self._nworkers, splittable, one_epoch)
         self._identities: dict[int, bytes] = {}
-        self._kills: dict[tuple[int, int], int] = {}  # of (pass, position in it)
+        self._kills: dict[tuple[int, Stage, int], int] = {}  # of what was worked on in which pass
         self._ended: dict[int, int] = {}  # which start of each worker was the last to end
-        self._bulk = False  # whether a position may stand for several samples
         # Positions and chunks of the workers, when the caller began to wait long.
         self._looks: dict[int, tuple[int, int | None]] = {}
         # Workers that are ended for it: the timeout, and the position they stood at.
@@ -210,7 +210,6 @@ class Broker:
                     logger.info("an answer to chunk %d came too late", message.chunk_id)
             elif isinstance(message, Ready):
                 if message.start > self._ended.get(message.worker_id, -1):
-                    self._bulk |= bool(message.bulk)
                     self._identities[message.worker_id] = identity
                     if self._dataset:
                         self._send_dataset(message.worker_id)
@@ -285,9 +284,9 @@ class Broker:
         status: StatusPage | None,
     ) -> None:
         """A worker process is gone and reaped: nobody writes its rows any more."""
-        position = -1
+        position, stage = -1, Stage.SAMPLE
         if status is not None:
-            position = status.position(worker_id)
+            position, stage = status.position(worker_id), status.stage(worker_id)
             status.set_position(worker_id, -1)
         self._identities.pop(worker_id, None)
         self._tell_ready()
@@ -296,78 +295,70 @@ class Broker:
         suspect = next((piece for piece in pieces if piece.holds(position)), None)
         if suspect is None and timeout is not None and stuck_at < 0 and pieces:
             suspect = pieces[0]  # it has not even begun
-        where = Whereabouts(worker_id, pid, *self._whereabouts(suspect, position))
+        where = _whereabouts(worker_id, pid, suspect, position, stage)
         pass_id = pieces[0].batch.pass_id if pieces else self._latest_pass
         logger.warning("worker %d (pid %d) ended with code %d", worker_id, pid, code)
         if suspect:
-            instead = self._suspect(suspect, position, where, code, dump, timeout)
+            instead = self._suspect(suspect, position, stage, where, code, dump, timeout)
             at = pieces.index(suspect)
             pieces[at : at + 1] = instead
-        why = "It cannot be replaced in a stream, of which it alone knows how far it has come."
-        ended = describe_failure(WorkerDied(where, code, why, dump))
-        self._scheduler.end_streams(worker_id, [ended])
-        self._scheduler.give_again(pieces)
+        if self._scheduler.has_streams(worker_id):
+            why = "It cannot be replaced in a stream, of which it alone knows how far it has come."
+            ended = describe_failure(WorkerDied(where, code, why, dump))
+            self._scheduler.end_streams(worker_id, [ended])
         left = self._restarts_left.get(pass_id, self._restarts)
-        if left > 0:
-            self._restarts_left[pass_id] = left - 1
-            supervisor.sendall(msgpack.packb(["start", worker_id]))
-            return
-        why = (
-            f"No further worker is started: {self._restarts} were, the limit of an epoch (raise "
-            "restarts= to allow more)."
-        )
-        died = WorkerDied(where, code, why, dump)
-        self.control.send_multipart([pack(Failure(worker_id), self._token), describe_failure(died)])
+        self._restarts_left[pass_id] = max(0, left - 1)
+        if left == 0:
+            why = (
+                f"No worker is replaced any more: {self._restarts} were, the limit of an epoch "
+                "(raise restarts= to allow more)."
+            )
+            died = describe_failure(WorkerDied(where, code, why, dump))
+            if (
+                not pieces
+            ):  # it cannot even start, or ends between epochs: no work of its would fail
+                self.control.send_multipart([pack(Failure(worker_id), self._token), died])
+                return
+            self._scheduler.end_pass(pass_id, [died])
+        self._scheduler.give_again(pieces)
+        supervisor.sendall(msgpack.packb(["start", worker_id]))
 
     def _suspect(
         self,
         suspect: Piece,
         position: int,
+        stage: Stage,
         where: Whereabouts,
         code: int,
         dump: str,
         timeout: float | None,
     ) -> list[Piece]:
-        """What to give out instead of rows of which a sample has ended a worker."""
-        sample = (suspect.batch.pass_id, position)
-        kills = self._kills[sample] = self._kills.get(sample, 0) + 1
+        """What to give out instead of rows of which something has ended a worker."""
+        pass_id = suspect.batch.pass_id
+        place = (pass_id, stage, -1 if stage is Stage.START_EPOCH else position)
+        kills = self._kills[place] = self._kills.get(place, 0) + 1
         error: LoaderError
-        if timeout is not None and (self._on_error_raises or self._is_one(suspect)):
+        if timeout is not None and (self._on_error_raises or stage is not Stage.SAMPLES):
             error = LoaderTimeout(timeout, where, dump)
         elif timeout is None and kills >= self._most_kills:
-            why = f"The same sample has ended {kills} workers."
-            error = WorkerDied(where, code, why, dump)
+            error = WorkerDied(where, code, f"The same has ended {kills} workers.", dump)
+        elif stage is Stage.START_EPOCH:
+            return [suspect]
         else:
-            # Rows that are read or prepared at once do not tell whose fault it is.
+            # Rows that are read, prepared or joined at once do not tell whose fault it is.
             return self._scheduler.singly(suspect)
-        del self._kills[sample]
-        if not self._on_error_raises and position >= 0:  # that is settled
-            left = self._restarts_left.get(suspect.batch.pass_id, self._restarts)
-            self._restarts_left[suspect.batch.pass_id] = left + kills
-        return self._blame(suspect, position, error)
-
-    def _is_one(self, piece: Piece) -> bool:
-        """Whether the position of the worker that has it tells the sample."""
-        return not self._bulk or piece.size == 1 or piece.careful
-
-    def _whereabouts(
-        self, piece: Piece | None, position: int
-    ) -> tuple[int | None, int | None, int | None]:
-        """Index, epoch and mini-batch of a sample."""
-        if piece is None:
-            return None, None, None
-        known = piece.holds(position) and self._is_one(piece)
-        index = piece.index_of(position) if known else None
-        return index, piece.batch.epoch, piece.batch.number
-
-    def _blame(self, suspect: Piece, position: int, error: LoaderError) -> list[Piece]:
-        """Let a sample fail, or leave it to `on_error`; returns what to give out again."""
+        del self._kills[place]
         described = describe_failure(error)
-        if self._on_error_raises:
+        if stage is Stage.START_EPOCH:  # so it would be for all that it has
+            self._scheduler.end_pass(pass_id, [described])
+            return [suspect]
+        if self._on_error_raises or stage is not Stage.SAMPLE:
             self._scheduler.fail_lost([suspect], [described])
             return []
         if not suspect.holds(position):
             return [suspect]
+        # That is left to `on_error`, so it costs no restarts.
+        self._restarts_left[pass_id] = self._restarts_left.get(pass_id, self._restarts) + kills
         return [suspect._replace(lost=(*suspect.lost, (position, described)), careful=True)]
 
     def _caller_waits(
@@ -386,6 +377,25 @@ class Broker:
             if look is not None and before.get(worker) == look and worker not in self._overdue:
                 self._overdue[worker] = (message.seconds, look[0])
                 supervisor.sendall(msgpack.packb(["end", worker]))
+
+
+def _whereabouts(
+    worker_id: int, pid: int, piece: Piece | None, position: int, stage: Stage
+) -> Whereabouts:
+    """Where a worker was that has ended."""
+    if piece is None:
+        return Whereabouts(worker_id, pid)
+    where = Whereabouts(worker_id, pid, epoch=piece.batch.epoch, batch=piece.batch.number)
+    if not piece.holds(position):
+        return where
+    if stage is Stage.START_EPOCH:  # whichever mini-batch comes first
+        return replace(where, during="start_epoch", batch=None)
+    if stage is Stage.COLLATE:
+        return replace(where, during="collate, or pickling its result")
+    indices = piece.indices[position - piece.batch.position - piece.start :]
+    if stage is Stage.SAMPLES:
+        return replace(where, indices=indices)
+    return replace(where, index=next(iter(indices), None))
 
 
 def broker_process(settings: Settings, supervisor_pid: int, channel: socket.socket) -> None:

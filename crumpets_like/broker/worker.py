@@ -232,10 +232,11 @@ class BufferWorker(Worker):
             Rows of each field, shape ``(k, *shape)``.
         """
         chunk, self._chunk = self._chunk, None
+        first = chunk[0] if chunk else self._first
         self._one = True
         try:
             for row, sample in enumerate(samples):
-                self._cell[0] = self._first + row
+                self._cell[0] = first + row
                 rows = {key: array[row, ...] for key, array in buffers.items()}
                 self.prepare(sample, batch, rows)
         finally:

@@ -22,7 +22,6 @@ from .. import seeding
 from .failures import add_note, describe_failure
 from .logs import forwarded_records
 from .payload import load_payload
-from .pickling import load_object
 from .processes import (
     PASSED_OVER,
     STARTING_UP,
@@ -37,13 +36,12 @@ from .protocol import (
     Failure,
     Kind,
     NewDataset,
-    Outcome,
     Ready,
-    Status,
     Stop,
     pack,
     unpack,
 )
+from .reading import Pickled
 from .runner import Runner
 from .settings import Settings
 from .snapshot import Place, load_snapshot
@@ -82,7 +80,7 @@ def serve(
         if threading.current_thread() is threading.main_thread():
             # From here on the broker says when to end; until here the supervisor may at any time.
             signal.signal(STARTING_UP, signal.SIG_IGN)
-        socket.send(pack(Ready(worker_id, start, int(runner.bulk)), settings.token))
+        socket.send(pack(Ready(worker_id, start), settings.token))
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         for descriptor in stop_descriptors:
@@ -137,30 +135,19 @@ def _run(runner: Runner, chunk: Chunk, frames: list[bytes], token: bytes) -> lis
     """Work on a chunk and return the answer's frames."""
     kind = chunk.kind
     lost = frames.pop() if chunk.lost else b""
-    indices = np.frombuffer(frames[0], np.int64) if kind is Kind.INDICES else None
+    keys = np.frombuffer(frames[0], np.int64) if kind is Kind.INDICES else Pickled(frames)
     started = time.perf_counter()
     outcomes = []
     answer: list[Any] = []
     first = 0
     for part in chunk.parts:
         stop = first + part.size
-        try:
-            keys: Any = _load(frames[first:stop]) if indices is None else indices[first:stop]
-        except BaseException as error:  # noqa: BLE001  a user's class may raise anything here
-            note = f"While a sample was unpickled in worker {runner.worker.worker_id}."
-            outcome = Outcome(Status.FAILED, 1, -1, 0)
-            part_frames: list[Any] = [describe_failure(error, note)]
-        else:
-            outcome, part_frames = runner.run_part(part, chunk.epoch, kind, keys, lost)
+        outcome, part_frames = runner.run_part(part, chunk.epoch, kind, keys[first:stop], lost)
         first = stop
         outcomes.append(outcome)
         answer += part_frames
     seconds = time.perf_counter() - started
     return [pack(Done(chunk.chunk_id, seconds, outcomes), token), *answer]
-
-
-def _load(frames: list[bytes]) -> list[Any]:
-    return [load_object(frame) for frame in frames]
 
 
 def worker_process(

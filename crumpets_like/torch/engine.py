@@ -66,8 +66,7 @@ class DeviceEngine(Engine):
         if self._transfer.ahead:
             self._look_ahead(this, ahead)
         if isinstance(item, Exception):
-            self._parts.consumer.raised = item
-            raise item
+            self._parts.consumer.raise_known(item)
         return self._transfer.finish(item) if isinstance(item, Pending) else item
 
     def _look_ahead(self, this: Pass, ahead: deque[RawBatch | Pending | Exception]) -> None:

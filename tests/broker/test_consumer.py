@@ -223,6 +223,26 @@ class TestControlStream:
         send_values(peer, 0)
         assert consumer.retrieve() == {"n": [0]}
 
+    def test_a_log_handler_that_exits_does_not_end_the_run(self, made, caplog):
+        """It runs in the receiving thread, which others depend on."""
+        consumer, peer, control = made
+
+        class Exits(logging.Handler):
+            def emit(self, record):
+                raise SystemExit(3)
+
+        logger, handler = logging.getLogger("mine"), Exits()
+        logger.addHandler(handler)
+        try:
+            record = logging.makeLogRecord({"name": "mine", "levelno": 30, "msg": "text"})
+            control.send(Record(2), pickle.dumps(record))
+            assert wait_until(lambda: "could not be handled" in caplog.text)
+        finally:
+            logger.removeHandler(handler)
+        send_values(peer, 0)
+        assert consumer.retrieve() == {"n": [0]}
+        assert consumer._thread.is_alive()
+
     def test_a_class_that_is_not_known_here(self, made):
         consumer, _, control = made
         control.send(Failure(0), b"no pickle at all")
@@ -298,8 +318,26 @@ class TestSlots:
         peer.send(results(failed), describe_failure(ValueError("mine")))
         with pytest.raises(ValueError, match="mine") as caught:
             consumer.retrieve()
-        assert consumer.raised is caught.value
+        assert consumer.raised == id(caught.value)
         assert (ring.held, ring.idle) == (0, 1)
+
+    @pytest.mark.parametrize("in_order", [True, False])
+    def test_a_pass_that_is_closed_while_a_mini_batch_arrives(
+        self, made, ring, monkeypatch, in_order
+    ):
+        """It arrives between the caller's last look and the thread's: somebody gives it back."""
+        consumer, peer, _ = made
+        consumer.set_buffer_manager(ring)
+        stream = consumer.open(5, in_order=in_order)
+        plain = stream.add
+
+        def add(number, batch):
+            consumer.close(5)
+            plain(number, batch)
+
+        monkeypatch.setattr(stream, "add", add)
+        peer.send(results(item(0, slot=ring.take(), pass_id=5, frames=(0,))))
+        assert wait_until(lambda: ring.idle == 1)
 
     def test_a_closed_pass_gives_back_what_was_ready_and_what_comes_late(self, made, ring):
         consumer, peer, _ = made
@@ -394,6 +432,26 @@ class TestAddresses:
 
 
 class TestLife:
+    def test_the_error_of_the_receiving_thread_itself(self, made, ring, monkeypatch):
+        """Who waits for a mini-batch, or for a slot, would never hear of it otherwise."""
+        consumer, peer, _ = made
+        consumer.set_buffer_manager(ring)
+        send_values(peer, 0)
+        assert wait_until(lambda: consumer._default.ready == 1)
+
+        def fails(*arguments, **options):
+            raise MemoryError("no more")
+
+        monkeypatch.setattr(consumer_module, "unpack", fails)
+        send_values(peer, 1)
+        assert consumer.retrieve() == {"n": [0]}, "what was ready comes first"
+        with pytest.raises(LoaderError, match=r"thread has failed: MemoryError\('no more'\)") as c:
+            consumer.retrieve()
+        assert isinstance(c.value.__cause__, MemoryError)
+        assert ring.wait_for_return(10)
+        consumer._thread.join(10)
+        assert not consumer._thread.is_alive()
+
     def test_the_thread_waits_without_polling(self, made):
         consumer, _, _ = made
         before = time.thread_time_ns(), os.times()

@@ -1,6 +1,8 @@
 """The way of an exception from a worker to the caller."""
 
+import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from crumpets_like.broker.failures import (
     rebuild_exception,
     unpack_errors,
 )
-from crumpets_like.errors import WorkerTraceback
+from crumpets_like.errors import Whereabouts, WorkerTraceback
 
 
 class Mine(Exception):
@@ -113,6 +115,18 @@ def test_a_text_that_cannot_be_made():
     copy = there_and_back(Lazy())
     assert isinstance(copy, WorkerError)
     assert copy.text == "<its text could not be made>"
+
+
+def test_a_class_that_is_not_known_here(monkeypatch):
+    module = types.ModuleType("only_there")
+    exec("class Odd(Exception): pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_there", module)
+    described = describe_failure(module.Odd("text", 5), where=Whereabouts(1, 42, index=3))
+    monkeypatch.undo()
+    error = rebuild_exception(described)
+    assert isinstance(error, WorkerError)
+    assert (error.class_name, error.text) == ("Odd", "('text', 5)")
+    assert (error.where, error.index) == (Whereabouts(1, 42, index=3), 3)
 
 
 def test_stop_iteration_would_end_the_callers_loop():

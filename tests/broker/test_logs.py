@@ -161,6 +161,17 @@ class TestHandling:
             own_logging.filters.clear()
         assert [record.msg for record in own_logging.handlers[0].records] == ["keep this"]
 
+    @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("mine")])
+    def test_a_handler_that_raises_does_not_end_the_thread(self, own_logging, caplog, error):
+        class Raises(logging.Handler):
+            def emit(self, record):
+                raise error
+
+        own_logging.addHandler(Raises())
+        handle_record(self.record())
+        assert "a log record of a worker could not be handled" in caplog.text
+        assert type(error).__name__ in caplog.text
+
     @pytest.mark.parametrize("data", [b"", b"no pickle", pickle.dumps("no record")])
     def test_what_is_no_record(self, caplog, data):
         handle_record(data)

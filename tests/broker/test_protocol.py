@@ -42,7 +42,7 @@ EXAMPLES: list[tuple[protocol.Message, int]] = [  # with the number of frames
     (Waiting(7, -1, 1, 2.5), 0),
     (NewDataset(), 1),
     (Stop(), 0),
-    (Ready(3, 4242, 1), 0),
+    (Ready(3, 4242), 0),
     (Chunk(9, 1, Kind.SAMPLES, 0, [Part(0, 4, 2, 2, 10), Part(1, 4, 0, 4, 12)]), 6),
     (Chunk(9, 1, Kind.KEYS, 1, [Part(0, 4, 2, 2, 10)]), 3),
     (Done(9, 0.25, [Outcome(0, 1, 17, 0), Outcome(0, 3, -1, 2)]), 4),

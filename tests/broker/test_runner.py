@@ -89,14 +89,14 @@ class TestReading:
     def test_one_by_one(self, make):
         bench = Bench(make(), Reading())
         assert bench.fill([5, 3])["x"] == [5, 3]
-        assert bench.runner._dataset.calls == [5, 3]
-        assert all(type(index) is int for index in bench.runner._dataset.calls)
+        assert bench.runner._reader.dataset.calls == [5, 3]
+        assert all(type(index) is int for index in bench.runner._reader.dataset.calls)
 
     @pytest.mark.parametrize("make", [Fields, Bulk, Free])
     def test_getitems(self, make):
         bench = Bench(make(), BulkReading())
         assert bench.fill([5, 3])["x"] == [5, 3]
-        assert bench.runner._dataset.calls == [[5, 3]]
+        assert bench.runner._reader.dataset.calls == [[5, 3]]
 
     @pytest.mark.parametrize("make", [Fields, Bulk, Free])
     def test_an_array(self, make):
@@ -106,7 +106,7 @@ class TestReading:
         bench = Bench(Fields(), BulkReading(), seed_globals=True)
         with preserve_globals():
             bench.fill([5, 3])
-        assert bench.runner._dataset.calls == [5, 3]
+        assert bench.runner._reader.dataset.calls == [5, 3]
 
     def test_too_few_samples(self):
         class Short(BulkReading):
@@ -225,7 +225,8 @@ class TestEpochs:
         bench = Bench(Notes(), Dataset())
         for epoch in (0, 0, 1, 3, 3):
             bench.fill([epoch], epoch=epoch)
-        assert bench.runner._dataset.calls == ["epoch 0", 0, 0, "epoch 1", 1, "epoch 3", 3, 3]
+        calls = bench.runner._reader.dataset.calls
+        assert calls == ["epoch 0", 0, 0, "epoch 1", 1, "epoch 3", 3, 3]
         assert bench.runner.worker.seen == [(0, 0), (1, 1), (3, 3)]
 
     def test_one_that_failed_to_start_is_started_again(self):
@@ -424,7 +425,7 @@ class TestErrors:
         with pytest.raises(ValueError, match="mine"):
             bench.runner.teardown()
         with pytest.raises(ValueError, match="released"):
-            bench.runner._page.position(0)
+            bench.runner._standing.cell[0]
 
 
 def test_overrides():

@@ -133,7 +133,7 @@ class TestOnError:
         assert "index 3." in note or "indices [3]." in note
 
     @pytest.mark.parametrize("make", [Fields, Bulk, Free])
-    def test_samples_that_travel_have_no_index(self, make):
+    def test_samples_that_travel_are_counted(self, make):
         class Refuses(make):
             def prepare(self, sample, batch, buffers):
                 self.refuse([sample])
@@ -155,8 +155,8 @@ class TestOnError:
             del Refuses.prepare_batch
         asked = []
         bench = Bench(Refuses(), on_error=lambda index, error: asked.append(index) or "skip")
-        self.check(bench.fill([1, 3, 2], kind=Kind.SAMPLES), [1, 2])
-        assert asked == [None]
+        self.check(bench.fill([1, 3, 2], kind=Kind.SAMPLES, position=40), [1, 2])
+        assert asked == [41]
 
     @pytest.mark.parametrize("answer", ["raise", lambda *_: None])
     @pytest.mark.parametrize("make", [Fields, Bulk, Free])

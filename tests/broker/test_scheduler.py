@@ -299,8 +299,11 @@ class TestResults:
 
 
 class TestPieces:
-    @pytest.mark.parametrize(("kind", "index"), [(Kind.INDICES, 104), (Kind.SAMPLES, None)])
-    def test_samples_by_their_position(self, kind, index):
+    @pytest.mark.parametrize(
+        ("kind", "indices"),
+        [(Kind.INDICES, (103, 104, 105)), (Kind.SAMPLES, (6, 7, 8)), (Kind.KEYS, ())],
+    )
+    def test_samples_by_their_position(self, kind, indices):
         broker = Broker(nworkers=2)
         broker.submit(3, 6, kind=kind)
         _, _ = broker.give()
@@ -310,7 +313,7 @@ class TestPieces:
         (piece,) = given.pieces
         assert spans(given) == [(1, 3, 3)]
         assert [p for p in range(-1, 12) if piece.holds(p)] == [6, 7, 8]
-        assert piece.index_of(7) == index
+        assert piece.indices == indices
 
 
 class TestWorkersOn:

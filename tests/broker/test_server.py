@@ -207,7 +207,7 @@ class TestWorkers:
         with running(nworkers=1, restarts=1) as bench:
             bench.ended(0)
             assert bench.restart_requested() == 0
-            bench.workers[0].send(Ready(0, bench.pids[0], 0))
+            bench.workers[0].send(Ready(0, bench.pids[0]))
             bench.submit(1)
             assert bench.workers[0].silent()
             bench.work(bench.start_worker(0, name=b"new"))

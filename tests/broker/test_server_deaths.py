@@ -20,7 +20,7 @@ from crumpets_like.broker.protocol import (
     Status,
     Waiting,
 )
-from crumpets_like.broker.segment import NO_SLOT
+from crumpets_like.broker.segment import NO_SLOT, Stage
 from crumpets_like.errors import Whereabouts
 from tests.support.loading import wait_until
 from tests.support.server import SLOW, running
@@ -107,9 +107,10 @@ class TestDeaths:
             message, _ = bench.results.receive()
             assert message.items[0].status == Status.DONE
 
-    def test_a_sample_without_an_index(self):
+    @pytest.mark.parametrize(("kind", "index"), [(Kind.SAMPLES, 1), (Kind.KEYS, None)])
+    def test_samples_of_an_iterable_are_counted(self, kind, index):
         with running(nworkers=1, restarts=9) as bench:
-            bench.submit(2, kind=Kind.SAMPLES)
+            bench.submit(2, kind=kind)
             worker = bench.workers[0]
             for attempt in range(2):
                 bench.receive_until(worker, 1)
@@ -118,7 +119,7 @@ class TestDeaths:
                 worker = bench.start_worker(0, name=b"attempt %d" % attempt)
             message, (frame,) = bench.results.receive()
             assert message.items[0].status == Status.FAILED
-            assert rebuild_exception(frame).index is None
+            assert rebuild_exception(frame).index == index
 
     def test_one_that_did_nothing_is_replaced(self):
         with running(nworkers=1, restarts=1) as bench:
@@ -134,11 +135,23 @@ class TestDeaths:
             bench.submit(1)
             bench.workers[0].receive()
             bench.ended(0, position=position, code=3)
-            died = bench.died()
+            _, (frame,) = bench.failed()
+            died = rebuild_exception(frame)
             assert isinstance(died, WorkerDied)
             assert (died.worker_id, died.exit_code, died.signal_name) == (0, 3, None)
             assert died.index == index
             assert "0 were, the limit of an epoch" in str(died)
+            assert bench.restart_requested() == 0, "other epochs need it"
+
+    def test_the_last_restart_is_used_up_by_one_without_work(self):
+        with running(nworkers=1, restarts=1) as bench:
+            bench.ended(0)
+            assert bench.restart_requested() == 0
+            bench.ended(0, code=3)
+            died = bench.died()
+            assert isinstance(died, WorkerDied)
+            assert died.where == Whereabouts(0, 1000)
+            assert "1 were, the limit of an epoch" in str(died)
 
     def test_exits_may_come_in_pieces(self):
         with running(nworkers=2, restarts=2) as bench:
@@ -158,7 +171,7 @@ class TestDeaths:
             bench.restart_requested()
             bench.pids[0] = 5
             peer = bench.peers.open(zmq.DEALER, bench.worker_address, name=b"new")
-            peer.send(Ready(0, 5000, 0))
+            peer.send(Ready(0, 5000))
             bench.submit(1)
             assert peer.receive()[0].parts[0].size == 1
 
@@ -176,14 +189,16 @@ class TestDeaths:
             bench.submit(1, pass_id=1)  # more of a pass is no new one
             worker.receive()
             bench.ended(0)
-            assert "1 were, the limit of an epoch" in str(bench.died())
+            _, (frame,) = bench.failed()
+            assert "1 were, the limit of an epoch" in str(rebuild_exception(frame))
 
     def test_the_stack_is_in_the_error(self):
         with running(nworkers=1, restarts=0) as bench:
             bench.submit(1)
             bench.workers[0].receive()
             bench.ended(0, position=0, code=-11, stack="File mine\n")
-            died = bench.died()
+            _, (frame,) = bench.failed()
+            died = rebuild_exception(frame)
             assert (died.stack, died.epoch, died.batch) == ("File mine\n", 0, 0)
             assert "The worker's stack:\nFile mine" in str(died)
 
@@ -221,6 +236,86 @@ class TestDeaths:
             chunk, (_, lost) = worker.receive()
             assert chunk.parts == [Part(NO_SLOT, 4, 0, 4, 0)]
             assert sorted(position for position, _ in unpack_errors(lost)) == [0, 2]
+
+
+class TestCollate:
+    """It belongs to the mini-batch, and to none of its samples."""
+
+    @pytest.mark.parametrize("on_error_raises", [True, False])
+    def test_that_ends_two_workers(self, on_error_raises):
+        options = {"splittable": False, "on_error_raises": on_error_raises}
+        with running(nworkers=1, restarts=9, **options) as bench:
+            bench.submit(4, 4)
+            worker = bench.workers[0]
+            for attempt in range(2):
+                worker.receive()
+                bench.ended(0, position=0, stage=Stage.COLLATE)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            _, (frame,) = bench.failed()
+            died = rebuild_exception(frame)
+            assert (died.index, died.indices, died.epoch, died.batch) == (None, (), 0, 0)
+            assert "while it worked on collate, or pickling its result (epoch 0, mini" in str(died)
+            assert worker.receive()[0].parts == [Part(NO_SLOT, 4, 0, 4, 4)], "the next one goes on"
+
+    @pytest.mark.parametrize("on_error_raises", [True, False])
+    def test_that_hangs(self, on_error_raises):
+        with running(restarts=9, splittable=False, on_error_raises=on_error_raises) as bench:
+            bench.submit(3)
+            bench.workers[0].receive()
+            bench.status.set_position(0, 0)
+            for overdue in (0, 1):
+                bench.producer.send(Waiting(1, 0, overdue, 8.0))
+            assert bench.requested() == ["end", 0]
+            bench.ended(0, position=0, stage=Stage.COLLATE)
+            _, (frame,) = bench.failed()
+            error = rebuild_exception(frame)
+            assert isinstance(error, LoaderTimeout)
+            assert (error.index, error.batch) == (None, 0)
+            assert "has not got on with collate" in str(error)
+
+
+class TestStartOfAnEpoch:
+    """What fails is all of that epoch, and nothing of another one."""
+
+    @pytest.mark.parametrize("on_error_raises", [True, False])
+    def test_that_ends_two_workers(self, on_error_raises):
+        with running(nworkers=1, restarts=9, on_error_raises=on_error_raises) as bench:
+            bench.submit(1, 1, pass_id=2, epoch=1)
+            worker = bench.workers[0]
+            for attempt in range(2):
+                worker.receive()
+                bench.ended(0, position=0, stage=Stage.START_EPOCH)
+                bench.restart_requested()
+                worker = bench.start_worker(0, name=b"attempt %d" % attempt)
+            items, (frame, other) = bench.failed()
+            assert sorted((item.pass_id, item.number, item.status) for item in items) == [
+                (2, 0, Status.FAILED),
+                (2, 1, Status.FAILED),
+            ]
+            died = rebuild_exception(frame)
+            assert (died.index, died.epoch, died.batch) == (None, 1, None)
+            assert str(died) == str(rebuild_exception(other))
+            assert "on_error" not in str(died)
+            assert "while it worked on start_epoch (epoch 1)" in str(died)
+            bench.submit(1, pass_id=2, epoch=1)
+            assert bench.failed()[0][0].pass_id == 2, "also what is asked for later"
+            bench.submit(1, pass_id=3)
+            bench.work(worker)
+            assert bench.results.receive()[0].items[0].status == Status.DONE
+
+    def test_the_limit_of_restarts_is_that_of_the_epoch_ahead(self):
+        with running(nworkers=2, restarts=0) as bench:
+            bench.submit(1)
+            bench.submit(1, 1, pass_id=2, epoch=1)
+            for worker in bench.workers:
+                worker.receive()
+            bench.ended(1, position=0, stage=Stage.START_EPOCH)
+            assert [item.pass_id for item in bench.failed()[0]] == [2, 2]
+            assert bench.restart_requested() == 1
+            bench.workers[0].send(Done(1, SLOW, [Outcome(0, 1, 100, 0)]), b"result")
+            message, _ = bench.results.receive()
+            assert [(item.pass_id, item.status) for item in message.items] == [(1, Status.DONE)]
 
 
 class TestCallerWaits:
@@ -293,27 +388,27 @@ class TestCallerWaits:
 
     def test_several_samples_at_once_do_not_tell_whose_fault_it_is(self):
         with running(restarts=9) as bench:
-            bench.broker._bulk = True
             bench.submit(3)
             bench.status.set_position(0, 0)
             bench.workers[0].receive()
             self.wait(bench, 0, 1)
             bench.requested()
-            bench.ended(0, position=0)
+            bench.ended(0, position=0, stage=Stage.SAMPLES)
             bench.restart_requested()
             _, (frame,) = bench.failed()
             error = rebuild_exception(frame)
             assert (error.worker_id, error.index, error.batch) == (0, None, 0)
+            assert error.indices == (100, 101, 102)
+            assert "one of 3 samples at once, with the indices 100, 101, 102 (epoch 0" in str(error)
 
     def test_where_they_may_be_skipped_they_are_tried_one_by_one(self):
         with running(restarts=9, on_error_raises=False) as bench:
-            bench.broker._bulk = True
             bench.submit(3)
             bench.status.set_position(0, 0)
             bench.workers[0].receive()
             self.wait(bench, 0, 1)
             bench.requested()
-            bench.ended(0, position=0)
+            bench.ended(0, position=0, stage=Stage.SAMPLES)
             bench.restart_requested()
             chunk, _ = bench.start_worker(0, name=b"new").receive()
             assert [part.size for part in chunk.parts] == [1]

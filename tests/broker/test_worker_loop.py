@@ -119,7 +119,7 @@ class TestServing:
     def test_the_way_of_a_chunk(self):
         worker = Free()
         with serving(worker, [10, 11, 12, 13]) as broker:
-            assert broker.receive() == (Ready(3, 0, 0), [])
+            assert broker.receive() == (Ready(3, 0), [])
             assert worker.calls == ["setup"]
             indices = np.array([3, 1, 2]).tobytes()
             broker.send(Chunk(8, 0, Kind.INDICES, 0, [part(2), part(1, 3)]), indices)
@@ -187,7 +187,9 @@ class TestServing:
             done, frames = broker.receive()
             error, column = columns(frames, done)
             assert isinstance(error, pickle.UnpicklingError)
-            assert "While a sample was unpickled in worker" in error.__notes__[0]
+            unpickled, where = error.__notes__
+            assert unpickled == "While it was unpickled in a worker."
+            assert "sample number 0 of the epoch" in where
             assert list(column["x"]) == [5]
 
 

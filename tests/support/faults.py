@@ -132,6 +132,9 @@ def _kill_workers(kills: int, together: bool, rng: random.Random) -> int:
     """Kill running workers; returns how many."""
     workers = named("crumpets-w")
     chosen = workers if together else rng.sample(workers, min(kills, len(workers)))
+    for process in chosen:  # or the first one's sample may meet the end of the next one, too
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
     for process in chosen:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

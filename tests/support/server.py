@@ -26,7 +26,7 @@ from crumpets_like.broker.protocol import (
     Submit,
     WorkersUp,
 )
-from crumpets_like.broker.segment import NO_SLOT, StatusPage
+from crumpets_like.broker.segment import NO_SLOT, Stage, StatusPage
 from tests.support.loading import wait_until
 from tests.support.sockets import Peer, Peers, addresses, in_thread
 
@@ -54,7 +54,6 @@ class Bench:
         self.workers: list[Peer] = []
         self.pids: dict[int, int] = {}
         self.fresh_pids = itertools.count(1000)
-        self.bulk = False  # whether the workers read several samples at once
 
     def start_workers(self, count: int) -> None:
         """Workers that say that they are ready, one after the other."""
@@ -67,7 +66,7 @@ class Bench:
         name = name or b"%d" % worker_id
         peer = self.peers.open(zmq.DEALER, self.worker_address, name=name)
         self.pids[worker_id] = next(self.fresh_pids)
-        peer.send(Ready(worker_id, self.pids[worker_id], bulk=int(self.bulk)))
+        peer.send(Ready(worker_id, self.pids[worker_id]))
         assert wait_until(lambda: self.broker._identities.get(worker_id) == name)
         return peer
 
@@ -106,9 +105,17 @@ class Bench:
                 return chunk, frames
             worker.send(Done(chunk.chunk_id, SLOW, [Outcome(0, 1, 0, 0)]), b"result")
 
-    def ended(self, worker_id: int, position: int = -1, code: int = -9, stack: str = "") -> None:
+    def ended(
+        self,
+        worker_id: int,
+        position: int = -1,
+        code: int = -9,
+        stack: str = "",
+        stage: Stage = Stage.SAMPLE,
+    ) -> None:
         """A worker is gone, says the supervisor; it worked on the sample at `position`."""
         self.status.set_position(worker_id, position)
+        self.status.stage_cell(worker_id)[0] = stage
         pid = self.pids.get(worker_id, -1)
         self.supervisor.sendall(msgpack.packb([worker_id, pid, pid, code, stack]))
 

@@ -1,0 +1,131 @@
+"""Where a worker stands: at which sample, or at what else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from ..errors import Whereabouts
+from .protocol import Kind, Part
+from .segment import Stage, StatusPage
+from .worker import Worker
+
+__all__ = ["Standing"]
+
+_MOST_SHOWN = 8  # indices in a note
+
+
+class Standing:
+    """What a worker is doing: in the status page for everyone, in words for its own errors.
+
+    Parameters
+    ----------
+    worker : Worker
+        Whose attributes tell the user the same.
+    page : StatusPage
+        Where it is noted.
+    worker_id : int
+        Its line there.
+
+    Attributes
+    ----------
+    cell : memoryview
+        ``cell[0]`` is the position of the current sample in its epoch, -1 where there is none.
+    kind : Kind
+        What the worker has been given: what `keys` are.
+    keys : ndarray of int64, or sequence
+        The keys or samples of the part.
+    """
+
+    def __init__(self, worker: Worker, page: StatusPage, worker_id: int) -> None:
+        self._worker = worker
+        self._page = page
+        self._worker_id = worker_id
+        self._stage = Stage.SAMPLE
+        self._stage_cell = page.stage_cell(worker_id)
+        self._stage_cell[0] = self._stage
+        self.kind = Kind.INDICES
+        self.keys: Any = ()
+        self.cell = worker._cell = page.cell(worker_id)
+
+    @property
+    def first(self) -> int:
+        """Position of the first sample of the part."""
+        return self._worker._first
+
+    def begin(self, part: Part, kind: Kind, keys: Any) -> None:
+        """The worker has a new part."""
+        worker = self._worker
+        self.kind = kind
+        self.keys = keys
+        worker._keys = keys.tolist() if kind is Kind.INDICES else None
+        worker._first = self.cell[0] = part.position
+
+    def enter(self, stage: Stage, position: int | None = None) -> None:
+        """From now on the position stands for this; default: it stays the same."""
+        if position is not None:
+            self.cell[0] = position
+        if stage is not self._stage:
+            self._stage = stage
+            self._stage_cell[0] = stage.value
+
+    def draw_anew(self) -> None:
+        """Another sample takes the place of the current one: it draws from the beginning."""
+        self._worker._drawn = -1
+
+    def end(self, part: Part, seconds: float) -> None:
+        """The part is finished."""
+        worker = self._worker
+        self.cell[0] = worker._drawn = -1
+        worker._one = False
+        worker._chunk = worker.indices = worker._keys = worker._arena = None
+        self._page.add_work(self._worker_id, part.size, seconds)
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        self.cell.release()
+        self._stage_cell.release()
+        self._page.release()
+
+    @property
+    def index(self) -> int | None:
+        """Index of the current sample; those of an iterable are counted, keys are no indices."""
+        if self._worker.index >= 0:  # it may know better: what is one sample here may be several
+            return self._worker.index
+        if self._worker._keys is not None:
+            return self._worker._keys[self.cell[0] - self.first]
+        return self.cell[0] if self.kind is Kind.SAMPLES else None
+
+    @property
+    def _at_one(self) -> bool:
+        """Whether the position stands for one sample alone."""
+        return self._stage is Stage.SAMPLE or (self._stage is Stage.SAMPLES and self._worker._one)
+
+    def whereabouts(self) -> Whereabouts:
+        """The same for an error."""
+        where = Whereabouts(self._worker_id, os.getpid(), epoch=self._worker.epoch)
+        if self._at_one:
+            return replace(where, index=self.index)
+        if self._stage is Stage.SAMPLES:
+            return replace(where, indices=tuple(self._worker._keys or ()))
+        return where
+
+    def note(self) -> str:
+        """The same in words."""
+        worker = self._worker
+        keys, unit = worker._keys, worker._unit
+        if self._stage is Stage.START_EPOCH:
+            what = "start of an epoch"
+        elif self._at_one and (keys is not None or worker.index >= 0):
+            what = f"sample with index {self.index}"
+        elif self._at_one:
+            what = f"{unit} number {self.cell[0]} of the epoch"
+        else:
+            what = "collate of the " if self._stage is Stage.COLLATE else ""
+            if keys is not None:
+                what += f"{unit}s with the indices {list(keys[:_MOST_SHOWN])}"
+                what += ", ..." if len(keys) > _MOST_SHOWN else ""
+            else:
+                what += f"{unit}s from number {self.first} of the epoch on"
+        return f"In worker {self._worker_id}, epoch {worker.epoch}: {what}."
