@@ -217,7 +217,7 @@ class Course:
             record = ahead
         elif ahead is not None:  # from where it began, the next one will begin
             current = dict(ahead.begin)
-        first = record.first or record.begin
+        first = record.first or current
         names = record.names | (usual if record.first is None else set(self.origin.own))
         # A sampler that has a state goes on by itself, not from the beginning.
         begin = first if record.state and record.received else record.begin
@@ -299,7 +299,8 @@ class Course:
         """Skip what had been received of a pass that was opened again; whether more follows."""
         record = reader.record
         drop(reader, count - record.received, self._argument, self._sampler)
-        record.receive(all_read=True)
+        if record.received < count:
+            record.receive(all_read=True)
         more = reader.more()
         self.go_on(record)
         return more

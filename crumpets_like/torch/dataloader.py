@@ -7,8 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    IterableDataset,
+    IterDataPipe,
+    MapDataPipe,
+    Sampler,
+)
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
 
 from ..course import COUNTS, KEYS, Course
 from ..origin import Origin, torch_part
@@ -203,9 +210,11 @@ class DataLoader(TorchDataLoader[T_co]):
     def _course(self) -> Course:
         if self._pool.course is None:
             keys: Any = self._index_sampler
-            inner = self.sampler if self.batch_sampler is not None else None
+            single = getattr(keys, "sampler", None)
+            # (Another batch sampler may have read more of it than what it gave.)
+            inner = single if type(keys) is BatchSampler else None
             argument = "sampler" if self.batch_size is not None else "batch_sampler"
-            found = [self.generator, *(getattr(s, "generator", None) for s in (keys, self.sampler))]
+            found = [self.generator, *(getattr(one, "generator", None) for one in (keys, single))]
             own = {
                 id(one): one
                 for one in found
