@@ -38,7 +38,7 @@ class Stand(NamedTuple):
 class Part(NamedTuple):
     """How to read and write where something stands."""
 
-    read: Callable[[], Stand]
+    read: Callable[[], Stand | None]  # None: it cannot be told
     write: Callable[[Stand], None]
 
 
@@ -62,7 +62,8 @@ class Origin:
 
     def stands(self) -> dict[str, Stand]:
         """Where all of them stand."""
-        return {name: part.read() for name, part in self._parts().items()}
+        stands = {name: part.read() for name, part in self._parts().items()}
+        return {name: stand for name, stand in stands.items() if stand is not None}
 
     def restore(self, stands: Mapping[str, Stand]) -> None:
         """Put some of them where they stood."""
@@ -75,10 +76,7 @@ class Origin:
         return name in self._parts()
 
     def _parts(self) -> dict[str, Part]:
-        parts = {"random": _PYTHON, **self.own}
-        # (Another bit generator is the caller's own choice, and its own affair.)
-        if np.random.get_state(legacy=False)["bit_generator"] == "MT19937":
-            parts["numpy"] = _NUMPY
+        parts = {"random": _PYTHON, "numpy": _NUMPY, **self.own}
         torch = imported_torch()
         if torch is not None:
             parts["torch"] = torch_part(torch.default_generator)
@@ -110,9 +108,12 @@ def _write_python(stand: Stand) -> None:
     random.setstate((version, words, gauss))
 
 
-def _read_numpy() -> Stand:
-    _, key, *rest = np.random.get_state()
-    return Stand(np.asarray(key, "<u4").tobytes(), rest)
+def _read_numpy() -> Stand | None:
+    state: Any = np.random.get_state(legacy=False)
+    if state["bit_generator"] != "MT19937":  # the caller's own choice, and affair
+        return None
+    words = np.asarray(state["state"]["key"], "<u4").tobytes()
+    return Stand(words, [state["state"]["pos"], state["has_gauss"], state["gauss"]])
 
 
 def _write_numpy(stand: Stand) -> None:
