@@ -220,16 +220,16 @@ class Course:
         first = record.first or current
         names = record.names | (usual if record.first is None else set(self.origin.own))
         # A sampler that has a state goes on by itself, not from the beginning.
-        begin = first if record.state and record.received else record.begin
+        by_itself = record.state is not None and record.received > 0
         others = {
             name for name in names - self.origin.own.keys() if current.get(name) != first.get(name)
         }
         return {
             "epoch": record.epoch,
             "received": record.received,
-            "steps": record.steps,
+            "steps": "i" if by_itself else record.steps,
             "base_seed": record.seed,
-            "generators": pack_stands(_some(begin, names)),
+            "generators": pack_stands(_some(first if by_itself else record.begin, names)),
             "generators_now": pack_stands(_some(current, others)),
             "sampler_state": record.state,
         }

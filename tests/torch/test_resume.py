@@ -395,14 +395,18 @@ def stateful_batch_sampler() -> Any:
 @pytest.mark.parametrize("sampler", [stateful_sampler, stateful_batch_sampler])
 def test_a_stateful_sampler_is_restored(sampler: Any, workers: tuple[int, int]) -> None:
     before, after = workers
-    whole = passes(3, before, **sampler())
-    state = stop(5, before, before=1, **sampler())
+    common = {"dataset": Made(draw, 60), "seed_globals": True}
+    torch.manual_seed(5)
+    whole = passes(3, before, **common, **sampler())
+    torch.manual_seed(5)
+    state = stop(5, before, before=1, **common, **sampler())
     options = sampler()
-    assert go_on(state, after, 2, **options) == [whole[1][5:], whole[2]]
+    assert go_on(state, after, 2, **common, **options) == [whole[1][5:], whole[2]]
     one = options.get("sampler") or options["batch_sampler"]
     assert one.read == (40 + 60 if "sampler" in options else 25 + 30)
-    state = stop(None, before, before=1, **sampler())
-    assert go_on(state, after, **sampler()) == [whole[2]]
+    torch.manual_seed(5)
+    state = stop(None, before, before=1, **common, **sampler())
+    assert go_on(state, after, **common, **sampler()) == [whole[2]]
 
 
 class Shuffling(data.IterableDataset[int]):
