@@ -107,23 +107,23 @@ class KeyReader(Iterator[Any]):
         self.count = record.received
         self._course = course
         self._iterator = iterator
-        self._held: list[Any] = []  # what was read to see whether there is any
+        self._held: deque[Any] = deque()  # what was read to see whether there is any
         if record.state is None:
             record.state = course.sampler_state(iterator)
 
     def __next__(self) -> Any:
-        keys = self._held.pop() if self._held else self._read()
+        keys = self._held.popleft() if self._held else self._read()
         self.count += 1
         return keys
 
-    def more(self) -> bool:
-        """Whether there is another batch."""
-        if not self._held:
+    def more(self, ahead: int = 1) -> bool:
+        """Whether there is another batch; reads up to so many ahead."""
+        while len(self._held) < ahead:
             try:
                 self._held.append(self._read())
             except StopIteration:
-                return False
-        return True
+                break
+        return bool(self._held)
 
     def _read(self) -> Any:
         course, record = self._course, self.record
@@ -133,7 +133,7 @@ class KeyReader(Iterator[Any]):
             record.end = course.sampler_state(None)
             raise
         course.note_first(record)
-        record.note_read(self.count + 1, course.sampler_state(self._iterator))
+        record.note_read(self.count + len(self._held) + 1, course.sampler_state(self._iterator))
         return keys
 
 
@@ -301,7 +301,7 @@ class Course:
         drop(reader, count - record.received, self._argument, self._sampler)
         if record.received < count:
             record.receive(all_read=True)
-        more = reader.more()
+        more = reader.more(1 if record.received else 2)  # two show whether it draws for each
         self.go_on(record)
         return more
 
