@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-__all__ = ["Passes", "Place"]
+__all__ = ["Passes", "Place", "drop", "load_into", "state_of"]
 
 
 class Place(NamedTuple):
@@ -78,10 +78,10 @@ class Passes:
             set_epoch(self.number)
         whose, value = state or ("", None)
         if whose == "source":
-            self._load(self.source, value)
+            load_into(self.source, value, self.argument)
         self._iterator = iter(self.source)
         if whose == "iterator":
-            self._load(self._iterator, value)
+            load_into(self._iterator, value, self.argument)
         self.number += 1
         self.taken = 0
         return self._iterator
@@ -101,27 +101,10 @@ class Passes:
         if opened:
             iterator = self.open(state)
             if state is None:
-                self._drop(iterator, offset)
+                drop(iterator, offset, self.argument, self.source)
             self.taken = offset
         elif state:
-            self._load(self.source, state[1])
-
-    def _drop(self, iterator: Iterator[Any], count: int) -> None:
-        dropped = sum(1 for _ in islice(iterator, count))
-        if dropped < count:
-            raise ValueError(
-                f"a pass over {self.argument}, {self.source!r}, gave {dropped} items, where it had "
-                f"given {count} when the state was taken: it must give the same again, or have "
-                f"state_dict() and load_state_dict()"
-            )
-
-    def _load(self, what: Any, state: Any) -> None:
-        if not hasattr(what, "load_state_dict"):
-            raise ValueError(
-                f"the state holds one of {self.argument} or its iterator, but {what!r} has no "
-                f"load_state_dict()"
-            )
-        what.load_state_dict(copy.deepcopy(state))
+            load_into(self.source, state[1], self.argument)
 
     def hold_up_to(self, number: int) -> None:
         """Read what is left of the passes before `number`: leftovers for the next batch."""
@@ -136,12 +119,7 @@ class Passes:
             self.place = Place(*here, self._state())
 
     def _state(self) -> tuple[str, Any] | None:
-        """A copy of the source's state, if it has one: it goes on before the copy is used."""
-        what: Any
-        for whose, what in (("iterator", self._iterator), ("source", self.source)):
-            if hasattr(what, "state_dict") and hasattr(what, "load_state_dict"):
-                return whose, copy.deepcopy(what.state_dict())
-        return None
+        return state_of(("iterator", self._iterator), ("source", self.source))
 
     def take(self, count: int) -> list[Any]:
         """Return the next `count` items; fewer where the pass ends before, which is `ended` then.
@@ -169,3 +147,43 @@ class Passes:
         iterator, self._iterator = self._iterator, None
         if iterator is not None and iterator is not self.source and self.argument != "iterable":
             deque(islice(iterator, length - self.taken + 1), maxlen=0)
+
+
+def state_of(*candidates: tuple[str, Any]) -> tuple[str, Any] | None:
+    """A copy of the state of the first of them that has one: it goes on before the copy is used.
+
+    Parameters
+    ----------
+    *candidates : (str, object)
+        Each with a word for it.
+
+    Returns
+    -------
+    (str, object) or None
+        The word, and the state.
+    """
+    for whose, what in candidates:
+        if hasattr(what, "state_dict") and hasattr(what, "load_state_dict"):
+            return whose, copy.deepcopy(what.state_dict())
+    return None
+
+
+def load_into(what: Any, state: Any, argument: str) -> None:
+    """Let a source, or its iterator, go on from a state; ValueError if it cannot."""
+    if not hasattr(what, "load_state_dict"):
+        raise ValueError(
+            f"the state holds one of {argument} or its iterator, but {what!r} has no "
+            f"load_state_dict()"
+        )
+    what.load_state_dict(copy.deepcopy(state))
+
+
+def drop(iterator: Iterator[Any], count: int, argument: str, source: Any) -> None:
+    """Skip what had been read of a pass when a state was taken; ValueError if it ends before."""
+    dropped = sum(1 for _ in islice(iterator, count))
+    if dropped < count:
+        raise ValueError(
+            f"a pass over {argument}, {source!r}, gave {dropped} items, where it had given "
+            f"{count} when the state was taken: it must give the same again, or have "
+            f"state_dict() and load_state_dict()"
+        )

@@ -6,8 +6,8 @@ its settings, and where the epoch goes on behind what the *caller* has received.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from .arguments import check_count
 from .passes import BEGINNING
@@ -15,7 +15,7 @@ from .passes import BEGINNING
 if TYPE_CHECKING:
     from .dataloader import TurboDataLoader
 
-__all__ = ["VERSION", "Resumable"]
+__all__ = ["VERSION", "Resumable", "check_state", "refuse_unordered"]
 
 VERSION = 1
 """Of the states that this release writes and reads."""
@@ -54,11 +54,7 @@ class Resumable:
         if iterator is not None:
             plan, mark = iterator.plan, iterator.mark
             if not (loader._options.in_order or mark.over):
-                raise ValueError(
-                    f"{mark.position} samples of epoch {plan.epoch} are no state to go on from: "
-                    f"with in_order=False they need not be the first of the epoch. Take it "
-                    f"between two epochs, or use in_order=True"
-                )
+                refuse_unordered(f"{mark.position} samples", plan.epoch)
         return {
             **_head(loader),
             "seed": loader._seed,
@@ -110,20 +106,52 @@ def _head(loader: TurboDataLoader) -> dict[str, Any]:
 
 
 def _check(state: Mapping[str, Any], loader: TurboDataLoader) -> None:
-    if not isinstance(state, Mapping):
-        raise TypeError(f"state must be a mapping that state_dict() returned, got {state!r}")
     common = _head(loader)
-    keys = {*common, *_COUNTS, *loader._planner.state_dict(None, BEGINNING)}
-    missing = sorted(keys - state.keys())
-    if missing and state.get("version", VERSION) == VERSION:
-        raise ValueError(f"state is none of a loader: it has no {', '.join(missing)}")
     if loader._seeded:
         common["seed"] = loader._seed
+    keys = {*_COUNTS, *loader._planner.state_dict(None, BEGINNING)}
+    check_state(state, common, keys, _COUNTS)
+
+
+def refuse_unordered(received: str, epoch: int) -> NoReturn:
+    """Raise the error for a state in the middle of an epoch with ``in_order=False``."""
+    raise ValueError(
+        f"{received} of epoch {epoch} are no state to go on from: with in_order=False they need "
+        f"not be the first of the epoch. Take it between two epochs, or use in_order=True"
+    )
+
+
+def check_state(
+    state: Any, common: Mapping[str, Any], keys: Iterable[str], counts: Iterable[str]
+) -> None:
+    """Refuse what is no state of a loader like this one.
+
+    Parameters
+    ----------
+    state : object
+        What the user gave.
+    common : mapping
+        What the loader that gave it must have in common with this one, "version" included.
+    keys : iterable of str
+        What else must be in it.
+    counts : iterable of str
+        Which of these are numbers, >= 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `load_state_dict` says.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state must be a mapping that state_dict() returned, got {state!r}")
+    missing = sorted({*common, *keys} - state.keys())
+    if missing and state.get("version", VERSION) == VERSION:
+        raise ValueError(f"state is none of a loader: it has no {', '.join(missing)}")
     for name, value in common.items():
         if state[name] != value:
             raise ValueError(
                 f"the state is that of a loader with {name}={state[name]!r}, but this one has "
                 f"{name}={value!r}: make it with the same arguments and data"
             )
-    for name in _COUNTS:
+    for name in counts:
         check_count(f"state[{name!r}]", state[name], 0)

@@ -20,6 +20,7 @@ __all__ = [
     "SampleRNG",
     "check_seed",
     "entropy_seed",
+    "imported_torch",
     "preserve_globals",
     "seed_globals",
     "seed_sequence",
@@ -180,7 +181,7 @@ class preserve_globals:  # noqa: N801 - reads like a function: `with preserve_gl
     """
 
     def __enter__(self) -> preserve_globals:
-        torch = _imported_torch()
+        torch = imported_torch()
         self._python = random.getstate()
         self._numpy = np.random.get_state(legacy=False)
         self._torch = None if torch is None else torch.default_generator.get_state()
@@ -194,7 +195,7 @@ class preserve_globals:  # noqa: N801 - reads like a function: `with preserve_gl
     ) -> None:
         random.setstate(self._python)
         np.random.set_state(self._numpy)
-        torch = _imported_torch()
+        torch = imported_torch()
         if torch is not None:
             if self._torch is None:
                 torch.default_generator.seed()
@@ -202,7 +203,7 @@ class preserve_globals:  # noqa: N801 - reads like a function: `with preserve_gl
                 torch.default_generator.set_state(self._torch)
 
 
-def _imported_torch() -> Any:
+def imported_torch() -> Any:
     """Return the module `torch` if its import has got as far as its default generator."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "default_generator") else None
@@ -212,7 +213,7 @@ def _seed_all(state: int) -> None:
     random.seed(state)
     # One word: numpy takes 1.6 microseconds for 32 bits, and 8 for a list of words.
     np.random.seed(_mix(state + _GOLDEN) >> 32)
-    torch = _imported_torch()
+    torch = imported_torch()
     if torch is not None:
         # Not `torch.manual_seed`, which also visits every other device: 120 microseconds.
         torch.default_generator.manual_seed(_mix(state + 2 * _GOLDEN) >> 1)

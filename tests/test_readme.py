@@ -46,8 +46,16 @@ def test_the_other_examples_go_on_from_it() -> None:
 def test_the_examples_of_resuming() -> None:
     text = (ROOT / "docs/resume.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
-    run("\n".join(blocks))
+    assert len(blocks) == 3
+    run("\n".join(block for block in blocks if "torch" not in block))
+
+
+def test_the_example_of_resuming_the_drop_in_loader() -> None:
+    pytest.importorskip("torch")
+    text = (ROOT / "docs/resume.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (block,) = [block for block in blocks if "crumpets_like.torch" in block]
+    run(block)
 
 
 def test_the_guide_to_torch() -> None:

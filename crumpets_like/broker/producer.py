@@ -6,6 +6,7 @@ will hold the result, so a request is never without a buffer.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -207,7 +208,7 @@ class Producer:
         self.window = Window(window)
         self.seconds_reading = 0.0  # of samplers and iterables
         self._windows = [self.window]
-        self._passes = 0
+        self._ids = itertools.count(1)  # whose next() threads may call at once
         self._changed = threading.Condition()  # guards slots and socket: two threads use them
         self._socket = open_socket(context, zmq.PUSH, "address", address, linger=_LINGER)
 
@@ -237,8 +238,7 @@ class Producer:
 
     def new_id(self) -> int:
         """A number for a new pass."""
-        self._passes += 1
-        return self._passes
+        return next(self._ids)
 
     def open(self, new: Pass) -> None:
         """Begin a pass."""

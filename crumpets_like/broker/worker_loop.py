@@ -29,6 +29,7 @@ from .processes import (
     die_with_parent,
     name_process,
     thread_limits,
+    wait_readable,
 )
 from .protocol import (
     Chunk,
@@ -76,6 +77,11 @@ def serve(
         except BaseException as error:  # noqa: BLE001  reported, then this worker ends
             note = f"In {type(runner.worker).__name__}.setup of worker {worker_id}."
             _report(socket, worker_id, error, note, settings)
+            if not start:
+                # Nobody sees a thread end, and a broker that binds late, or never, must not be the
+                # reason that its last words are lost, or that the end of the loader waits for it.
+                wait_readable(stop_descriptors, None)
+                socket.linger = 0
             return
         if threading.current_thread() is threading.main_thread():
             # From here on the broker says when to end; until here the supervisor may at any time.

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Self, cast
 
 import numpy as np
 
 from ..broker.engine import Engine
 from ..broker.options import EngineOptions
+from ..course import COUNTS, KEYS, Course, PassRecord
 from ..errors import LoaderTimeout
 from ..independent import MOST_SAMPLES, BatchIterator, BatchPlan, CollateWorker
+from ..origin import Origin
+from ..resume import VERSION, check_state
+from ..sources import size_of
 from .arguments import check_positive_timeout, choose_batch_sampler, negative_as_zero
 from .batchify import default_batchify_fn
+from .samplers import BatchSampler
 
 __all__ = ["DataLoader"]
 
@@ -103,8 +109,9 @@ class DataLoader:
         auto_reload: bool = False,
     ) -> None:
         self._engine: Engine | None = None
-        self._ahead: BatchIterator | None = None  # a pass that nobody has taken yet
-        self._passes = 0
+        # A pass that nobody has taken yet.
+        self._ahead: tuple[BatchIterator, PassRecord] | None = None
+        self._loaded: dict[str, Any] | None = None  # a state that the next pass goes on from
         if not hasattr(dataset, "__getitem__"):
             raise TypeError(
                 f"dataset must have __getitem__ and __len__, got {dataset!r} "
@@ -114,6 +121,11 @@ class DataLoader:
         self._batch_sampler = choose_batch_sampler(
             dataset, batch_size, shuffle, sampler, last_batch, batch_sampler
         )
+        inner, leftovers = None, {}
+        if isinstance(self._batch_sampler, BatchSampler):
+            inner = self._batch_sampler.sampler
+            leftovers = {"leftovers": self._batch_sampler.leftovers}
+        self._course = Course("sampler", self._batch_sampler, inner, Origin("numpy", leftovers))
         self._batchify = default_batchify_fn if batchify_fn is None else batchify_fn
         if not callable(self._batchify):
             raise TypeError(f"batchify_fn must be callable, got {batchify_fn!r}")
@@ -162,7 +174,71 @@ class DataLoader:
         """Drop the batches that were requested for a pass that nobody has begun."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            ahead.close()
+            ahead[0].close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on behind the last batch that the caller has received.
+
+        It is that of the pass which was begun last, whether its iterator is still in use or not;
+        other passes of this loader do not count. At its end it is the next pass: the one that was
+        requested ahead, or one that would begin now.
+
+        Returns
+        -------
+        dict
+            Of strings, numbers, lists and None, for ``json``, ``pickle`` and ``torch.save``. Its
+            size does not depend on that of the dataset: about 4 kB where the order is drawn from
+            numpy's global generator, since a pass is drawn again from where that stood, and twice
+            that where it has been used for other things meanwhile; with "rollover" the leftovers,
+            less than a batch of indices. A sampler or batch sampler that has a ``state_dict`` adds
+            that, as ``"sampler_state"``.
+        """
+        if self._loaded is not None:
+            return copy.deepcopy(self._loaded)
+        ahead = None if self._ahead is None else self._ahead[1]
+        return {**self._head(), **self._course.place(ahead)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next pass go on where a state was taken: with the rest of that one, if any.
+
+        As it begins it sets the generators that the order is drawn from, numpy's global one, as
+        they were when the state was taken. A pass that was requested ahead is dropped, and this
+        one requested in its place. Passes in use stay what they are. Workers, `prefetch` and the
+        like may be others than those of the loader that gave the state.
+
+        Parameters
+        ----------
+        state_dict : mapping
+            What `state_dict` returned.
+
+        Raises
+        ------
+        TypeError
+            If it is no mapping, or a value is of the wrong type.
+        ValueError
+            If it is no state of such a loader, or of one with another dataset length, batch size,
+            sampler or `last_batch`: names both values. Nothing is changed then.
+        """
+        check_state(state_dict, self._head(), KEYS, COUNTS)
+        self._course.check(state_dict)
+        self._loaded = copy.deepcopy(dict(state_dict))
+        self._course.newest = None
+        self._course.restore_own(state_dict)  # the length depends on leftovers
+        if self._ahead is not None:
+            self.refresh()
+
+    def _head(self) -> dict[str, Any]:
+        """What two loaders must have in common."""
+        sampler: Any = self._batch_sampler
+        cut = isinstance(sampler, BatchSampler)
+        return {
+            "version": VERSION,
+            "dataset_length": size_of(self._dataset),
+            "sampler": type(sampler.sampler if cut else sampler).__name__,
+            "sampler_length": size_of(sampler.sampler if cut else sampler),
+            "batch_size": sampler.batch_size if cut else None,
+            "last_batch": sampler.last_batch if cut else None,
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         if self._nworkers:
@@ -174,16 +250,21 @@ class DataLoader:
 
     # -- for the iterators ---------------------------------------------------------------
 
-    def _begin(self) -> Iterator[Any]:
+    def _begin(self) -> tuple[Iterator[Any], PassRecord]:
         """Begin a pass, or take the one that waits."""
         if not self._nworkers:
-            return self._read_here()
-        engine = self._living_engine()
-        batches, self._ahead = self._ahead, None
-        if batches is None:
-            return self._request(engine, self._prefetch + 1)
-        batches.widen()
-        return batches
+            record, keys = self._keys()
+            batches = self._read_here(keys)
+        else:
+            engine = self._living_engine()
+            taken, self._ahead = self._ahead, None
+            if taken is None:
+                taken = self._request(engine, self._prefetch + 1)
+            else:
+                taken[0].widen()
+            batches, record = taken
+        self._course.newest = record
+        return batches, record
 
     def _end(self) -> None:
         """A pass has been read to its end."""
@@ -200,13 +281,25 @@ class DataLoader:
             engine = self._engine = Engine(self._options)
         return engine
 
-    def _request(self, engine: Engine, window: int) -> BatchIterator:
-        plan = BatchPlan(self._passes, _key_lists(self._batch_sampler))
-        self._passes += 1
-        return BatchIterator(engine, plan, window, at_once=False)
+    def _request(self, engine: Engine, window: int) -> tuple[BatchIterator, PassRecord]:
+        record, keys = self._keys()
+        plan = BatchPlan(record.epoch, keys)
+        return BatchIterator(engine, plan, window, at_once=False), record
 
-    def _read_here(self) -> Iterator[Any]:
-        for keys in _key_lists(self._batch_sampler):
+    def _keys(self) -> tuple[PassRecord, Iterator[list[Any]]]:
+        """The lists of the next pass, or of the rest of one where a state was loaded."""
+        course, place = self._course, self._loaded
+        if place is not None:
+            reader = course.reader(*course.reopen(place, "i"))
+            more = course.skip(reader, place["received"])
+            self._loaded = None
+            if more:
+                return reader.record, _key_lists(reader)
+        record = course.begin("i")
+        return record, _key_lists(course.reader(record, iter(self._batch_sampler)))
+
+    def _read_here(self, key_lists: Iterator[list[Any]]) -> Iterator[Any]:
+        for keys in key_lists:
             yield self._batchify([self._dataset[key] for key in keys])
 
 
@@ -215,7 +308,7 @@ class _PassIterator(Iterator[Any]):
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
-        self._batches: Iterator[Any] | None = None
+        self._pass: tuple[Iterator[Any], PassRecord] | None = None
         self._over = False
         self._lock = threading.Lock()
 
@@ -231,15 +324,18 @@ class _PassIterator(Iterator[Any]):
             raise StopIteration
         loader = self._loader
         self._over = True  # after an error, too
+        if self._pass is None:
+            self._pass = loader._begin()
+        batches, record = self._pass
         try:
-            if self._batches is None:
-                self._batches = loader._begin()
-            batch = next(self._batches)
+            batch = next(batches)
         except StopIteration:
+            record.over = True
             loader._end()
             raise
         except LoaderTimeout as error:
             raise LoaderTimeout(error.seconds, error.where, error.stack, _SLOW) from None
+        record.receive()
         batch = batch if loader._pin is None else loader._pin(batch)
         self._over = False
         return batch

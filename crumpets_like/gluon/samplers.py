@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..arguments import check_count
+from ..origin import Part, Stand
 from ..passes import LastBatch
 from ..sources import check_last_batch
 
@@ -162,29 +163,41 @@ class BatchSampler(Sampler):
     def __init__(
         self, sampler: Iterable[Any], batch_size: int, last_batch: LastBatch = "keep"
     ) -> None:
-        self._sampler = sampler
-        self._batch_size = check_batch_size(batch_size)
-        self._last_batch = check_last_batch(last_batch)
+        self.sampler = sampler
+        self.batch_size = check_batch_size(batch_size)
+        self.last_batch = check_last_batch(last_batch)
         self._left: list[Any] = []  # for the next pass
 
     def __iter__(self) -> Iterator[list[Any]]:
         batch, self._left = self._left, []
-        for index in self._sampler:
+        for index in self.sampler:
             batch.append(index)
-            if len(batch) == self._batch_size:
+            if len(batch) == self.batch_size:
                 yield batch
                 batch = []
-        if self._last_batch == "rollover":
+        if self.last_batch == "rollover":
             self._left = batch
-        elif batch and self._last_batch == "keep":
+        elif batch and self.last_batch == "keep":
             yield batch
 
     def __len__(self) -> int:
         """Batches of the next pass."""
-        count = len(self._left) + len(cast(Sized, self._sampler))
-        if self._last_batch == "keep":
-            return -(-count // self._batch_size)
-        return count // self._batch_size
+        count = len(self._left) + len(cast(Sized, self.sampler))
+        if self.last_batch == "keep":
+            return -(-count // self.batch_size)
+        return count // self.batch_size
+
+    @property
+    def leftovers(self) -> Part:
+        """What the next pass begins with, as a part of what its order depends on."""
+        return Part(self._read_left, self._write_left)
+
+    def _read_left(self) -> Stand:
+        keys = [key.item() if isinstance(key, np.generic) else key for key in self._left]
+        return Stand(b"", keys)
+
+    def _write_left(self, stand: Stand) -> None:
+        self._left = list(stand.rest)
 
 
 def check_batch_size(value: Any) -> int:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from ..broker.engine import Engine
 from ..broker.options import EngineOptions
 from ..broker.snapshot import Snapshot, reachable
+from ..course import Course
 from ..passes import EpochPlan
 from .replicas import FetchWorker, Keys, Modes
 
@@ -24,16 +25,19 @@ class Pool:
     ----------
     alive : mapping of int to EpochPlan
         The iterators that are in use, by their number.
-    epochs : iterator of int
-        Numbers for new iterators.
+    numbers : iterator of int
+        For new iterators.
     persistent : dict
         With ``persistent_workers=True``: what the iterators have in common.
+    course : Course or None
+        The loader's passes, once there are any.
     """
 
     def __init__(self) -> None:
         self.alive: weakref.WeakValueDictionary[int, EpochPlan] = weakref.WeakValueDictionary()
-        self.epochs = itertools.count()
+        self.numbers = itertools.count()
         self.persistent: dict[str, Any] = {}
+        self.course: Course | None = None
         self._engine: Engine | None = None
         self._options: Any = None  # that the engine was made for
         self._first: Snapshot | None = None  # that its workers have inherited

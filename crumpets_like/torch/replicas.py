@@ -36,10 +36,11 @@ class Modes(NamedTuple):
 class Request(NamedTuple):
     """A batch that is wanted: what travels to a worker."""
 
-    epoch: int  # number of the iterator
+    iterator: int  # its number
     alive: tuple[int, ...]  # numbers of the iterators that are in use
     replica: int  # iterators with the same number share a replica
     seed: int  # torch's base seed
+    epoch: int  # of the pass, which draws depend on
     place: Place | None  # of what the replica is made of; None: what the workers inherited
     number: int  # of the batch
     what: Any  # keys, a key, or a list as long as the stream's batch
@@ -89,10 +90,10 @@ class Replica:
 
     def fetcher(self, request: Request) -> Fetcher:
         """The fetcher of an iterator."""
-        fetcher = self._fetchers.get(request.epoch)
+        fetcher = self._fetchers.get(request.iterator)
         if fetcher is None:
             self._fetchers = {n: f for n, f in self._fetchers.items() if n in request.alive}
-            fetcher = self._fetchers[request.epoch] = make_fetcher(
+            fetcher = self._fetchers[request.iterator] = make_fetcher(
                 self._dataset, self._collate_fn, self._modes.batched, self._modes.drop_last
             )
         return fetcher

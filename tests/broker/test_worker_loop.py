@@ -3,6 +3,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 import zmq
 
 from crumpets_like import TurboDataLoader, Worker, WorkerDied
+from crumpets_like.broker import worker_loop
 from crumpets_like.broker.encoding import decode
 from crumpets_like.broker.failures import (
     describe_failure,
@@ -113,6 +115,37 @@ def columns(frames, done):
         first += count
         found.append(decode(mine, None) if status == Status.DONE else rebuild_exception(mine[0]))
     return found
+
+
+def test_the_last_words_of_a_thread_wait_for_the_broker(monkeypatch):
+    """It may bind its socket later than a worker fails to set itself up."""
+    reported, report = threading.Event(), worker_loop._report
+
+    def note(*args):
+        report(*args)
+        reported.set()
+
+    monkeypatch.setattr(worker_loop, "_report", note)
+    monkeypatch.setattr(worker_loop, "_LINGER", 0)
+    wakeup = Wakeup()
+    bench = Bench(Free(setup=KeyError("setup")))
+    with addresses("worker") as (address,), Peers() as peers:
+        settings = SimpleNamespace(worker_address=address, token=TOKEN)
+        run = lambda: serve(  # noqa: E731
+            bench.runner, peers.context, settings, 3, [wakeup.fileno()]
+        )
+        with in_thread(run, wakeup.set):
+            assert reported.wait(20)
+            broker = peers.open(zmq.ROUTER, address, bind=True)
+            _, head, text = broker.socket.recv_multipart()
+            assert unpack(head, [text], TOKEN) == Failure(3)
+            assert isinstance(rebuild_exception(text), KeyError)
+        # Without a broker, nothing waits for it.
+        monkeypatch.setattr(worker_loop, "_LINGER", -1)
+    with addresses("worker") as (address,), Peers() as peers:
+        settings = SimpleNamespace(worker_address=address, token=TOKEN)
+        serve(bench.runner, peers.context, settings, 3, [wakeup.fileno()])
+    wakeup.close()
 
 
 class TestServing:

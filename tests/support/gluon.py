@@ -12,6 +12,7 @@ from crumpets_like.gluon import DataLoader
 from tests.support.loading import wait_until
 
 __all__ = [
+    "CALLER",
     "MODES",
     "ORDERS",
     "PROCESSES",

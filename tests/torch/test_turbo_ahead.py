@@ -297,6 +297,53 @@ class TestEnds:
                 fork(Numbers(8), 4, worker, 1, shared_memory=shared_memory).start().stop()
 
 
+class TestState:
+    """A state counts what the caller has received, not what is on the device already."""
+
+    def test_copies_ahead_do_not_count(self, monkeypatch):
+        options = {"prefetch": 6, "shared_memory": 8, "shuffle": True, "seed": 3}
+        with fork(Numbers(400), 4, Rows(), 0, device="cpu", **options) as loader:
+            whole = [mini_batch["y"].tolist() for _, (mini_batch,) in loader]
+            following = [mini_batch["y"].tolist() for _, (mini_batch,) in loader]
+        slow = SlowDevice(lag=0)
+        use_devices(monkeypatch, slow)
+        states = {0: fork(Numbers(400), 4, Rows(), 1, **options).state_dict()}
+        with fork(Numbers(400), 4, Rows(), 1, **options) as loader:
+            most = 0
+            for received, _ in enumerate(loader, 1):
+                most = max(most, slow.begun - received)
+                states[received] = loader.state_dict()
+                assert wait_until(
+                    lambda: loader.statistics().buffers_ready >= 3,
+                    60 if received < 80 else 0.01,
+                )
+            assert most >= 3
+            states[101] = loader.state_dict()
+        for received in (0, 1, 37, 99, 100, 101):
+            with fork(Numbers(400), 4, Rows(), 1, **options) as loader:
+                loader.load_state_dict(states[received])
+                rest = [(number, mb["y"].tolist()) for number, (mb,) in loader]
+            first = min(received, 100)
+            expected = list(enumerate([*whole, *following]))[first : 200 if first == 100 else 100]
+            assert rest == expected
+
+    def test_a_break_with_errors_ahead(self, monkeypatch):
+        """What the caller has not come to is tried again."""
+        use_devices(monkeypatch, SlowDevice(lag=0))
+        with fork(Numbers(80), 4, Bad(12), 2, shared_memory=8) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            assert wait_until(lambda: loader.statistics().buffers_ready >= 2)
+            next(iterator)
+            state = loader.state_dict()
+            iterator.close()
+        with fork(Numbers(80), 4, Rows(), 2) as loader:
+            loader.load_state_dict(state)
+            kept = [mini_batch for _, (mini_batch,) in loader]
+        assert len(kept) == 18
+        check_numbers(kept[0], 8, 4)
+
+
 class TestRing:
     def test_it_does_not_grow(self, slow):
         with fork(Numbers(4), 4, Rows(), 2) as loader:  # tiny
