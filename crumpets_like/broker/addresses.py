@@ -20,6 +20,7 @@ from .interrupts import interrupts_deferred
 __all__ = [
     "PATH_LIMIT",
     "abandoned",
+    "check_folders",
     "make_addresses",
     "private_directory",
     "remove_directory",
@@ -147,6 +148,36 @@ def socket_paths() -> list[tuple[str, int]]:
         (base, len(os.fsencode(path)) + 1 + _NAME_BYTES)
         for base, path in zip(_bases(), _candidates(uid), strict=True)
     ]
+
+
+def check_folders() -> None:
+    """Check that sockets have a place, before anything is started.
+
+    Raises
+    ------
+    OSError
+        If no folder can hold them: names each, and what is wrong with it.
+    """
+    try:
+        paths = socket_paths()
+    except FileNotFoundError as error:  # of tempfile: it could write nowhere
+        problems = [str(error.strerror)]
+    else:
+        problems = []
+        for base, length in paths:
+            if length > PATH_LIMIT:
+                problems.append(f"the path of a socket in {base!r} would have {length} bytes")
+            elif not os.path.isdir(base):
+                problems.append(f"{base!r} is no folder")
+            elif not os.access(base, os.W_OK | os.X_OK):
+                problems.append(f"{base!r} is not writable")
+            else:
+                return
+    raise OSError(
+        f"There is no place for the loader's sockets: {'; '.join(problems)}. Set TMPDIR to a "
+        f"folder that can be written to and whose path is short: the system allows "
+        f"{PATH_LIMIT} bytes for that of a socket, which is some 50 bytes longer."
+    )
 
 
 def remove_files(files: Iterable[str | os.PathLike[str]]) -> None:
