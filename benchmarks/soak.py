@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run one configuration after the other until the time is over, and print what was done.
 
+    Every minute a line on stderr says how far it is.
+
     Parameters
     ----------
     args : argparse.Namespace
@@ -63,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
         Exit status: 1 if a value was wrong, something hung, or something was left behind.
     """
     first = entropy_seed() % 10**9 if args.seed is None else args.seed
-    deadline = time.monotonic() + 60 * args.minutes
+    began = time.monotonic()
+    deadline = began + 60 * args.minutes
+    minute = 1
     soak = Soak()
     seed = first
     with own_temporary_folder() as folder:
@@ -80,6 +84,9 @@ def run(args: argparse.Namespace) -> int:
                 return 1
             if args.verbose:
                 print(f"{time.monotonic() - started:6.2f} s  {configuration}", flush=True)
+            if (now := time.monotonic()) >= began + 60 * minute and now < deadline:
+                print(f"minute {minute}: {soak.summary()}", file=sys.stderr, flush=True)
+                minute = int((now - began) / 60) + 1
             seed += 1
     print(f"seeds {first} to {seed - 1}: {soak.summary()}")
     return 0
