@@ -27,12 +27,12 @@ from .memory import tree_size
 
 __all__ = ["LIFE"]
 
-_REOPENED = 200
-_OPENED = 20
+_REOPENED = 100
+_OPENED = 10
 _TEN = 10  # batches
 _FIRST = list(range(BATCH_SIZE))
 _BIG = 10_000_000 // BATCH_SIZE // 4  # numbers in an item of a batch of 10 MB
-_STRINGS = 200_000
+_STRINGS = 100_000
 
 
 def raise_all(loader: str, folder: str) -> None:
@@ -254,7 +254,7 @@ def many_epochs(loader: str, folder: str) -> None:
 
 
 def strings(shared: bool) -> Callable[..., None]:
-    """Memory of a list of strings of which every one is read, 3 times."""
+    """Memory of a list of strings of which every one is read, twice."""
 
     def run(loader: str, folder: str) -> None:
         if shared and loader != "ours":
@@ -268,7 +268,7 @@ def strings(shared: bool) -> Callable[..., None]:
         dataset = Items(_STRINGS, folder, texts=texts)
         with open_loader(loader, dataset) as begin:
             sizes = []
-            for _ in range(3):
+            for _ in range(2):
                 for number, _ in enumerate(begin()):
                     if number in (_STRINGS // BATCH_SIZE // 100, _STRINGS // BATCH_SIZE - 100):
                         sizes.append(tree_size(os.getpid()))

@@ -113,7 +113,7 @@ def iterate(
             if CULPRIT in indices:
                 arrival = time.monotonic()
     except Exception as error:  # noqa: BLE001  all kinds are of interest
-        since = time.monotonic() - _fault_time(folder)
+        since = _since_fault(folder, time.monotonic())
         intact = seen == list(range(len(seen)))
         say(
             f"`{type(error).__name__}` {_after(len(seen) // BATCH_SIZE)}"
@@ -128,7 +128,7 @@ def iterate(
         what = f"{len(expected)} samples, in order"
     if seen != expected:
         what = f"{len(seen)} samples, wrong"
-    say(what, None if arrival is None or first else arrival - _fault_time(folder))
+    say(what, None if arrival is None or first else _since_fault(folder, arrival))
 
 
 def names_culprit(error: BaseException) -> bool:
@@ -160,9 +160,10 @@ def note(folder: str) -> None:
     note_fault(Path(folder) / "fault")
 
 
-def _fault_time(folder: str) -> float:
+def _since_fault(folder: str, now: float) -> float | None:
+    """Seconds since the first fault, None if there was none."""
     path = Path(folder) / "fault"
-    return float(path.read_text(encoding="ascii")) if path.exists() else time.monotonic()
+    return now - float(path.read_text(encoding="ascii")) if path.exists() else None
 
 
 def _after(batches: int) -> str:
