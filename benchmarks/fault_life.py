@@ -1,4 +1,4 @@
-"""Cases of the fault table in which nobody dies: errors, epochs left early, memory, surroundings."""
+"""Cases of the fault table in which nobody dies: errors, epochs left early, memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from .fault_items import BATCH_SIZE, ERRORS, Items, Locked, NoState, Objects
+from .fault_items import BATCH_SIZE, ERRORS, Items, Locked, Objects
 from .fault_use import (
     NO_OPTION,
     describe,

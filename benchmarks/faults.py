@@ -128,7 +128,8 @@ def run_case(case: str, loader: str, limit: float = LIMIT) -> Row:
             tracebacks = Path(base, "err").read_text(errors="replace").count("Traceback (most")
         what, seconds = _outcome(told, process.returncode, tracebacks, ended, gone)
         if hangs:
-            what = f"{told['what']}; then hangs ({limit:g} s)" if told else f"hangs ({limit:g} s)"
+            said = told.get("what") not in (None, "running", "ending")
+            what = f"{told['what']}; then hangs ({limit:g} s)" if said else f"hangs ({limit:g} s)"
             seconds = None
         return Row(case, loader, what, seconds, told.get("named"), left)
     finally:
@@ -163,17 +164,13 @@ def _outcome(
     told: dict[str, Any], code: int, tracebacks: int, ended: float, gone: float | None
 ) -> tuple[str, float | None]:
     """Put into words what happened, and how long after the fault."""
+    how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     if not told:
-        how = (
-            f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        )
         return f"{how}, silent", None
     if told["what"] not in ("running", "ending"):
         late = ended - told["at"]
-        return told["what"] + f"; then {late:.0f} s until its end" * (late > _SLOW_END), told[
-            "seconds"
-        ]
-    how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        slow_end = f"; then {late:.0f} s until its end" if late > _SLOW_END else ""
+        return told["what"] + slow_end, told["seconds"]
     printed = f", {tracebacks} traceback{'s' * (tracebacks != 1)}"
     helpers = ", its helpers after it" if gone is not None else ", its helpers not"
     return how + printed + helpers, None if gone is None else gone - told["at"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import os
 import random
 import sys
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     minute = 1
     soak = Soak()
     seed = first
-    with own_temporary_folder() as folder:
+    with own_temporary_folder() as folder, _no_warnings():
         while seed == first or time.monotonic() < deadline:
             configuration = configure(seed)
             try:
@@ -90,6 +92,18 @@ def run(args: argparse.Namespace) -> int:
             seed += 1
     print(f"seeds {first} to {seed - 1}: {soak.summary()}")
     return 0
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Deaths of workers are what is wanted here: they would drown what is told each minute."""
+    logger = logging.getLogger("crumpets_like")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class Soak:

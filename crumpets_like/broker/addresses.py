@@ -158,21 +158,16 @@ def check_folders() -> None:
     OSError
         If no folder can hold them: names each, and what is wrong with it.
     """
-    try:
-        paths = socket_paths()
-    except FileNotFoundError as error:  # of tempfile: it could write nowhere
-        problems = [str(error.strerror)]
-    else:
-        problems = []
-        for base, length in paths:
-            if length > PATH_LIMIT:
-                problems.append(f"the path of a socket in {base!r} would have {length} bytes")
-            elif not os.path.isdir(base):
-                problems.append(f"{base!r} is no folder")
-            elif not os.access(base, os.W_OK | os.X_OK):
-                problems.append(f"{base!r} is not writable")
-            else:
-                return
+    problems = []
+    for base, length in socket_paths():
+        if length > PATH_LIMIT:
+            problems.append(f"the path of a socket in {base!r} would have {length} bytes")
+        elif not os.path.isdir(base):
+            problems.append(f"{base!r} is no folder")
+        elif not os.access(base, os.W_OK | os.X_OK):
+            problems.append(f"{base!r} is not writable")
+        else:
+            return
     raise OSError(
         f"There is no place for the loader's sockets: {'; '.join(problems)}. Set TMPDIR to a "
         f"folder that can be written to and whose path is short: the system allows "
@@ -239,7 +234,9 @@ def _count(kind: str, number: int) -> int:
 
 def _bases() -> list[str]:
     """Folders that may hold ours, the preferred one first."""
-    with interrupts_deferred():  # the first call writes a file to see whether it can
+    folder = "/tmp"
+    # The first call writes files to see where it can. If nowhere, `check_folders` says so.
+    with interrupts_deferred(), suppress(FileNotFoundError):
         folder = tempfile.gettempdir()
     return list(dict.fromkeys([os.path.abspath(folder), "/tmp"]))
 

@@ -533,10 +533,12 @@ class TestCheckFolders:
 
     def test_no_folder_at_all(self, monkeypatch):
         def fail():
-            raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+            raise FileNotFoundError(2, "No usable temporary directory found")
 
-        monkeypatch.setattr(addresses, "_bases", fail)
-        with pytest.raises(OSError, match=r"No usable.*'/tmp'.*TMPDIR.*103 bytes"):
+        monkeypatch.undo()  # of what the fixture has put in place of `_bases`
+        monkeypatch.setattr(tempfile, "gettempdir", fail)
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+        with pytest.raises(OSError, match=r"'/tmp' is not writable.*TMPDIR.*103 bytes"):
             self.make_loader()
 
     def test_without_workers_there_are_no_sockets(self, temporary, use):
