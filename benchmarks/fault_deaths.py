@@ -7,9 +7,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import count
 from typing import Any
+
+import psutil
 
 from .fault_items import BATCH_SIZE, CULPRIT, FAULTS, Items
 from .fault_use import NO_OPTION, begin_for_ever, helper, iterate, note, open_loader, say, workers
@@ -88,8 +90,9 @@ def kill_often(loader: str, folder: str) -> None:
                 while kills * _SAMPLES < (number + 1) * BATCH_SIZE * _MANY and (some := workers()):
                     if not kills:
                         note(folder)
-                    some[kills % len(some)].kill()
-                    kills += 1
+                    with suppress(psutil.NoSuchProcess):  # it has just ended
+                        some[kills % len(some)].kill()
+                        kills += 1
 
         iterate(killing(), _SAMPLES, folder)
 

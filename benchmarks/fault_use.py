@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +145,10 @@ def describe(error: BaseException) -> str:
 
 def workers() -> list[psutil.Process]:
     """The worker processes of either loader."""
-    family = psutil.Process().children(recursive=True)
-    ours = [process for process in family if process.name().startswith("crumpets-w")]
+    ours = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            ours += [process] if process.name().startswith("crumpets-w") else []
     return ours or psutil.Process().children()
 
 
