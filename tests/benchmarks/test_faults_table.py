@@ -117,12 +117,12 @@ def test_the_table(
 ) -> None:
     monkeypatch.setattr(faults, "run_case", lambda case, loader, limit: DEAD)
     file = tmp_path / "table.md"
-    arguments = ["--case", "SIGKILL, always", "--loader", "ours", "--output", str(file)]
+    arguments = ["--case", "SIGSEGV, always", "--loader", "ours", "--output", str(file)]
     assert cli.main(["faults", *arguments]) == 0
     text = file.read_text()
     shown = capsys.readouterr()
     assert shown.out == text
-    assert "1/2  SIGKILL, always, ours: `WorkerDied`" in shown.err
+    assert "1/1  SIGKILL, always, ours: `WorkerDied`" in shown.err
     *_, header, rule, line = text.splitlines()
     assert [cell.strip() for cell in header.strip("|").split("|")] == list(faults.HEADER)
     assert set(rule) == {"|", "-"}
