@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,43 @@ class TwoArgumentsError(Exception):
         super().__init__(f"{what} at {where}")
 
 
+class KeywordError(Exception):
+    """Takes a keyword only."""
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__(f"code {code}")
+
+
+class FussyError(Exception):
+    """Raises another error where it is made anew."""
+
+    def __init__(self, *arguments: object) -> None:
+        if len(arguments) != 2:
+            raise KeyError("in the constructor")
+        super().__init__("two arguments")
+
+
+class LockedError(Exception):
+    """Holds a lock."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
 def sleep_for_ever() -> None:
     """Hang."""
     while True:
         time.sleep(1)
 
 
-def raise_two_arguments() -> None:
-    """Raise what cannot be pickled; its text does not tell the index."""
-    raise TwoArgumentsError("broken", "the end")
+def raise_error(make: Callable[[], BaseException]) -> Callable[[], object]:
+    """A function that raises what `make` returns; its name is in the traceback."""
+
+    def raise_it() -> None:
+        raise make()
+
+    return raise_it
 
 
 FAULTS: dict[str, Callable[[], object]] = {
@@ -46,8 +76,28 @@ FAULTS: dict[str, Callable[[], object]] = {
     "sys.exit()": lambda: sys.exit(),
     "abort": os.abort,
     "hang": sleep_for_ever,
-    "raises an unpicklable exception": raise_two_arguments,
 }
+
+_MAKERS: tuple[Callable[[], BaseException], ...] = (
+    lambda: TwoArgumentsError("broken", "the end"),
+    lambda: KeywordError(code=3),
+    lambda: FussyError(1, 2),
+    lambda: LockedError("mine"),
+    lambda: subprocess.CalledProcessError(3, "a command"),
+    lambda: KeyError("k"),
+    lambda: ExceptionGroup("several", [ValueError("1")]),
+    lambda: IndexError("out"),
+    lambda: StopIteration("stop"),
+    lambda: GeneratorExit("over"),
+    lambda: KeyboardInterrupt("pressed"),
+)
+ERRORS: dict[str, tuple[Callable[[], object], str]] = {
+    f"raises {type(made()).__name__}": (raise_error(made), type(made()).__name__)
+    for made in _MAKERS
+}
+"""By name: what raises it, and the name of its class. No text tells the index."""
+
+FAULTS |= {name: raises for name, (raises, _) in ERRORS.items()}
 
 
 class Items:
@@ -67,6 +117,8 @@ class Items:
         Size of an item.
     seconds : float
         That an item takes.
+    texts : sequence of str, optional
+        Of which an item reads its own.
     """
 
     def __init__(
@@ -77,6 +129,7 @@ class Items:
         once: bool = False,
         floats: int = 1,
         seconds: float = 0.0,
+        texts: Sequence[str] | None = None,
     ) -> None:
         self.length = length
         self.note = Path(folder) / "fault"
@@ -84,12 +137,16 @@ class Items:
         self.once = once
         self.floats = floats
         self.seconds = seconds
+        self.texts = texts
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> NDArray[np.float32]:
-        time.sleep(self.seconds)  # stands for the work of a sample
+        if self.seconds:
+            time.sleep(self.seconds)  # stands for the work of a sample
+        if self.texts is not None and int(self.texts[index]) != index:
+            raise AssertionError(f"text {index} is {self.texts[index]}")
         if index == CULPRIT and self.fault is not None:
             first = not self.note.exists()
             if first:
@@ -97,6 +154,30 @@ class Items:
             if first or not self.once:
                 FAULTS[self.fault]()
         return np.full(self.floats, index, np.float32)
+
+
+class Locked(Items):
+    """Holds a lock."""
+
+    def __init__(self, length: int, folder: str) -> None:
+        super().__init__(length, folder)
+        self.lock = threading.Lock()
+
+
+class NoState:
+    """Cannot be pickled."""
+
+    def __getstate__(self) -> Any:
+        raise TypeError("it has no state")
+
+
+class Objects(Items):
+    """Dicts; item 17 holds what cannot be pickled."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == CULPRIT:
+            note_fault(self.note)
+        return {"x": index, "extra": NoState() if index == CULPRIT else None}
 
 
 def note_fault(path: Path) -> None:

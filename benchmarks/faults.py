@@ -1,7 +1,4 @@
-"""The fault table: what becomes of two loaders when something goes wrong.
-
-``python -m crumpets_like.benchmarks.faults [--case TEXT] [--loader NAME] [--output FILE]``
-"""
+"""``crumpets-like faults``: what becomes of two loaders when something goes wrong."""
 
 from __future__ import annotations
 
@@ -29,11 +26,20 @@ from .fault_child import CASES
 from .table import layout
 
 LOADERS = ("ours", "torch")
-LIMIT = 30.0
+LIMIT = 20.0
 """Seconds that a case may take: beyond, it hangs."""
 
-LIMITS = {"200 x next(iter(loader))": 90.0}
-"""Longer ones: torch starts its workers anew each time."""
+LONGER = 90.0
+LONG = ("100 x", "50 epochs", "100 kills", "100,000 strings", "10 x", "raises")
+"""How the names of cases begin that may take `LONGER`."""
+
+LONG_PATH = "TMPDIR of 150 characters"
+SMALL_SHM = [
+    *("unshare", "--mount", "--map-root-user", "sh", "-c"),
+    'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"',
+    "sh",
+]
+"""Runs a command where ``/dev/shm`` has 64 MiB."""
 
 GRACE = 2.0
 """Seconds that everything has to be gone after the end of the training process."""
@@ -55,7 +61,8 @@ class Row:
     what : str
         What the caller saw.
     seconds : float or None
-        From the fault until the caller knew, or had the batch in question.
+        From the first fault until the caller knew, or had the batch in question; where the training
+        process ends, until its last process had ended.
     named : bool or None
         Whether the error names the sample's index; None: there was no error.
     left : str
@@ -90,65 +97,83 @@ def run_case(case: str, loader: str, limit: float = LIMIT) -> Row:
     """
     base = tempfile.mkdtemp(prefix="cf", dir="/tmp")
     temporary = os.path.join(base, "t")
+    if case == LONG_PATH:
+        temporary = temporary.ljust(150, "t")
     os.mkdir(temporary)
     mark = uuid.uuid4().hex
     shared = _shared_memory()
     module = "crumpets_like.benchmarks.fault_child"
+    prefix = SMALL_SHM if case.endswith("/dev/shm of 64 MiB") else []
     try:
-        with open(os.path.join(base, "out"), "w+", encoding="utf-8") as output:
+        with (
+            open(os.path.join(base, "out"), "w+", encoding="utf-8") as output,
+            open(os.path.join(base, "err"), "w+", encoding="utf-8") as errors,
+        ):
             process = subprocess.Popen(
-                [sys.executable, "-m", module, loader, case, base],
+                [*prefix, sys.executable, "-m", module, loader, case, base],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.DEVNULL,
+                stderr=errors,
                 env={**os.environ, "TMPDIR": temporary, _MARK: mark},
                 start_new_session=True,
             )
-            return _watch(process, Path(base, "out"), case, loader, limit, mark, shared, temporary)
+            told = _watch(process, Path(base, "out"), limit)
+            ended = time.monotonic()
+            hangs = process.poll() is None
+            if hangs:
+                process.kill()
+            process.wait()
+            gone = _wait_until_gone(mark, ended + GRACE)
+            left = _left(mark, process.pid, shared, temporary)
+            tracebacks = Path(base, "err").read_text(errors="replace").count("Traceback (most")
+        what, seconds = _outcome(told, process.returncode, tracebacks, ended, gone)
+        if hangs:
+            said = told.get("what") not in (None, "running", "ending")
+            what = f"{told['what']}; then hangs ({limit:g} s)" if said else f"hangs ({limit:g} s)"
+            seconds = None
+        return Row(case, loader, what, seconds, told.get("named"), left)
     finally:
         _kill(_family(mark))
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _watch(
-    process: subprocess.Popen[bytes],
-    output: Path,
-    case: str,
-    loader: str,
-    limit: float,
-    mark: str,
-    shared: set[str],
-    temporary: str,
-) -> Row:
+def _watch(process: subprocess.Popen[bytes], output: Path, limit: float) -> dict[str, Any]:
+    """Wait for the end of a case, send the signals that it wants; return what it told."""
     deadline = time.monotonic() + limit
     told: dict[str, Any] = {}
-    told_at = 0.0
     while process.poll() is None and time.monotonic() < deadline:
-        if not told and (told := _read(output)):
-            told_at = time.monotonic()
-            if told["what"] == "running":
-                time.sleep(0.5)  # into the middle of the epoch
-                process.send_signal(signal.SIGKILL)
+        if not told and (told := _read(output)) and "signal" in told:
+            for _ in range(told["times"]):
+                time.sleep(told["pause"])  # into the middle of the epoch, or of the start
+                if process.poll() is None:
+                    told["at"] = time.monotonic()
+                    _send(process, told["signal"])
         time.sleep(_STEP)  # processes of any loader: nothing tells of them
-    ended = time.monotonic()
-    told = told or _read(output)
-    hangs = process.poll() is None
-    if hangs:
-        process.kill()
-    process.wait()
-    gone = _wait_until_gone(mark, ended + GRACE)
-    left = _left(mark, process.pid, shared, temporary)
-    what, seconds = told.get("what", "nothing"), told.get("seconds")
-    if what == "running":
-        what, seconds = "ended, its helpers after it" if gone else "ended, its helpers not", gone
-        seconds = None if gone is None else gone - ended
-    elif hangs:
-        what = f"hangs ({limit:g} s)" if not told else f"{what}; then hangs ({limit:g} s)"
-    elif not told:
-        what = f"ended with exit code {process.returncode}, silent"
-    elif told_at and ended - told_at > _SLOW_END:
-        what += f"; then {ended - told_at:.0f} s until its end"
-    return Row(case, loader, what, seconds, told.get("named"), left)
+    return told or _read(output)
+
+
+def _send(process: subprocess.Popen[bytes], name: str) -> None:
+    """Send a signal; Ctrl-C goes to the whole process group, as from a terminal."""
+    if name == "SIGINT":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.Signals[name])
+
+
+def _outcome(
+    told: dict[str, Any], code: int, tracebacks: int, ended: float, gone: float | None
+) -> tuple[str, float | None]:
+    """Put into words what happened, and how long after the fault."""
+    how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    if not told:
+        return f"{how}, silent", None
+    if told["what"] not in ("running", "ending"):
+        late = ended - told["at"]
+        slow_end = f"; then {late:.0f} s until its end" if late > _SLOW_END else ""
+        return told["what"] + slow_end, told["seconds"]
+    printed = f", {tracebacks} traceback{'s' * (tracebacks != 1)}"
+    helpers = ", its helpers after it" if gone is not None else ", its helpers not"
+    return how + printed + helpers, None if gone is None else gone - told["at"]
 
 
 def _read(output: Path) -> dict[str, Any]:
@@ -248,40 +273,41 @@ def run_cases(cases: Sequence[str], loaders: Sequence[str]) -> Iterator[Row]:
     """Run some cases for some loaders, one after the other."""
     for case in cases:
         for loader in loaders:
-            yield run_case(case, loader, LIMITS.get(case, LIMIT))
+            yield run_case(case, loader, LONGER if case.startswith(LONG) else LIMIT)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, run the cases, print and write the table.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``faults`` to a parser."""
+    parser.add_argument("--case", default="", help="only cases whose name contains this text")
+    parser.add_argument("--loader", choices=LOADERS, action="append", help="default: all")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to FILE, too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the cases, print and write the table; says on stderr how far it is.
 
     Returns
     -------
     int
-        0: what happens to a loader is the result, not an error; wrong arguments exit with 2.
+        Exit status: 0, since what happens to a loader is the result; 2 for wrong arguments.
     """
-    parser = argparse.ArgumentParser(prog="python -m crumpets_like.benchmarks.faults")
-    parser.add_argument("--case", default="", help="only cases whose name contains this text")
-    parser.add_argument("--loader", choices=LOADERS, action="append", help="default: all")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to FILE")
-    options = parser.parse_args(argv)
-    loaders = options.loader or [
+    loaders = args.loader or [
         name for name in LOADERS if name == "ours" or machine.version(name) is not None
     ]
-    cases = [case for case in CASES if options.case in case]
+    cases = [case for case in CASES if args.case in case]
     if not cases:
-        parser.error(f"no case contains {options.case!r}; there are {'; '.join(CASES)}")
+        text = f"no case contains {args.case!r}; there are {'; '.join(CASES)}"
+        print(f"crumpets-like faults: {text}", file=sys.stderr)
+        return 2
+    began = time.monotonic()
     rows = []
     for row in run_cases(cases, loaders):
         rows.append(row)
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{row.case}, {row.loader}", end="", file=sys.stderr, flush=True)
+        progress = f"{time.monotonic() - began:4.0f} s, {len(rows)}/{len(cases) * len(loaders)}"
+        print(f"{progress}  {row.case}, {row.loader}: {row.what}", file=sys.stderr, flush=True)
     text = f"{machine.summary(machine.facts())}\n\n"
     text += layout([HEADER, *(row.cells() for row in rows)])
     print(text)
-    if options.output is not None:
-        options.output.write_text(text + "\n", encoding="utf-8")
+    if args.output is not None:
+        args.output.write_text(text + "\n", encoding="utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

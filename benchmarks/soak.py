@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import os
 import random
 import sys
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run one configuration after the other until the time is over, and print what was done.
 
+    Every minute a line on stderr says how far it is.
+
     Parameters
     ----------
     args : argparse.Namespace
@@ -63,10 +67,12 @@ def run(args: argparse.Namespace) -> int:
         Exit status: 1 if a value was wrong, something hung, or something was left behind.
     """
     first = entropy_seed() % 10**9 if args.seed is None else args.seed
-    deadline = time.monotonic() + 60 * args.minutes
+    began = time.monotonic()
+    deadline = began + 60 * args.minutes
+    minute = 1
     soak = Soak()
     seed = first
-    with own_temporary_folder() as folder:
+    with own_temporary_folder() as folder, _no_warnings():
         while seed == first or time.monotonic() < deadline:
             configuration = configure(seed)
             try:
@@ -80,9 +86,24 @@ def run(args: argparse.Namespace) -> int:
                 return 1
             if args.verbose:
                 print(f"{time.monotonic() - started:6.2f} s  {configuration}", flush=True)
+            if (now := time.monotonic()) >= began + 60 * minute and now < deadline:
+                print(f"minute {minute}: {soak.summary()}", file=sys.stderr, flush=True)
+                minute = int((now - began) / 60) + 1
             seed += 1
     print(f"seeds {first} to {seed - 1}: {soak.summary()}")
     return 0
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Deaths of workers are what is wanted here: they would drown what is told each minute."""
+    logger = logging.getLogger("crumpets_like")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class Soak:

@@ -1,4 +1,4 @@
-"""The command line: ``crumpets-like`` with ``demo``, ``bench``, ``soak`` or ``doctor``."""
+"""The command line: ``crumpets-like`` with one of its commands."""
 
 import argparse
 import json
@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # benchmarks.cli is light too; what a command needs is imported when it runs.
     from crumpets_like.benchmarks.cli import add_arguments
     from crumpets_like.benchmarks.cli import run as run_bench
+    from crumpets_like.benchmarks.faults import add_arguments as add_faults_arguments
     from crumpets_like.benchmarks.soak import add_arguments as add_soak_arguments
 
     parser = argparse.ArgumentParser(
@@ -48,6 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "checked. The exit status is 1 if anything is wrong.",
     )
     add_soak_arguments(soak)
+    faults = commands.add_parser(
+        "faults",
+        help="show what becomes of this loader and torch's when something goes wrong",
+        description="Kill, stop, interrupt and confuse this loader and torch's DataLoader, each "
+        "case in a process of its own, and print what happened as a Markdown table. Takes about "
+        "six minutes.",
+    )
+    add_faults_arguments(faults)
     doctor = commands.add_parser(
         "doctor",
         help="look for what would fail on this machine",
@@ -61,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     if args.command is None:
-        parser.error("a command is needed: demo, bench, soak or doctor")
+        parser.error("a command is needed: demo, bench, soak, faults or doctor")
     if args.command == "demo":
         from crumpets_like.demo import run as run_demo
 
@@ -70,6 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from crumpets_like.benchmarks.soak import run as run_soak
 
         return run_soak(args)
+    if args.command == "faults":
+        from crumpets_like.benchmarks.faults import run as run_faults
+
+        return run_faults(args)
     if args.command == "doctor":
         return _examine(args.json)
     return run_bench(args)

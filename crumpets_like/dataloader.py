@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from .arguments import OnError, check_count, check_on_error, check_timeout
@@ -17,8 +18,8 @@ from .broker.interrupts import interrupts_deferred
 from .broker.options import START_METHODS, EngineOptions
 from .broker.worker import Worker
 from .epochs import EpochPlan, Planner
-from .errors import LoaderClosed
-from .iteration import Clock, EpochIterator
+from .errors import LoaderClosed, LoaderError
+from .iteration import Clock, Epoch, EpochIterator
 from .resume import Resumable
 from .sampling import SeekableSampler
 from .seeding import check_seed, entropy_seed
@@ -103,7 +104,9 @@ class TurboDataLoader(Resumable):
         the sample, and one that has no sample left is left out; `statistics` counts them, and each
         is logged. ``on_error(index, exception)`` is called in a worker and returns None (raise it),
         "skip", or another sample, which takes the place of the failed one. `index` is the number
-        in the epoch of a sample from an iterable, and None where keys are no integers.
+        in the epoch of a sample from an iterable, and None where keys are no integers. The first
+        batches of the next epoch are made before the loop of this one ends: so it may be called,
+        and samples logged, for an epoch that never comes.
     start_method : {"forkserver", "spawn", "fork", "thread"}, optional
         How workers are started. Default: "forkserver".
     max_buffers : int, optional
@@ -132,6 +135,8 @@ class TurboDataLoader(Resumable):
     ------
     TypeError, ValueError
         If an argument is invalid, or two do not go together; names the argument and its value.
+    OSError
+        If neither the folder of ``TMPDIR`` nor ``/tmp`` can hold the sockets.
     """
 
     def __init__(
@@ -164,9 +169,10 @@ class TurboDataLoader(Resumable):
         uneven: str = "pad",
     ) -> None:
         self._engine: Engine | LocalEngine | None = None
-        self._iterator: EpochIterator | None = None
+        self._current: Epoch | None = None  # that was begun last
         self._upcoming: tuple[Planner, EpochPlan, Any] | None = None
         self._torn = False  # whether the loader's own code was interrupted
+        self._lock = threading.RLock()  # held by who starts, stops, or begins an epoch
         self._seeded = seed is not None
         self._seed = entropy_seed() if seed is None else check_seed(seed)
         self._planner = Planner(
@@ -275,36 +281,41 @@ class TurboDataLoader(Resumable):
                 "crumpets-like runs on Linux and macOS: it needs Unix sockets and shared memory "
                 "passed by descriptor. On Windows use WSL."
             )
-        if self._engine is None:
-            self._engine = self._make_engine()
-            self._clock = Clock()
+        with self._lock:
+            if self._engine is None:
+                self._engine = self._make_engine()
+                self._clock = Clock()
         return self
 
     def _make_engine(self) -> Engine | LocalEngine:
-        return Engine(self._options) if self._nworkers else _local_engine(self._options)
+        if self._nworkers:
+            return Engine(self._options)
+        from .broker.local import LocalEngine
+
+        return LocalEngine(self._options)
 
     def stop(self) -> None:
         """Stop the workers; mini-batches that the caller holds stay valid. May be repeated."""
-        self._torn = False
-        self._end()
+        with self._lock:
+            self._end()
 
     def _end(self) -> None:
-        engine, self._engine = self._engine, None
-        self._drop_upcoming()
-        if self._iterator is not None:
-            self._iterator.close("The iterator was closed: the loader was stopped.")
-        if engine is not None:
-            engine.stop()
+        try:
+            self._torn = False
+            if self._current is not None:
+                with suppress(LoaderError):  # then it ends under another thread's feet
+                    self._current.close("The iterator was closed: the loader was stopped.", 1.0)
+                self._current.torn = False
+            self._drop_upcoming()
+        finally:
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                engine.stop()
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     # -- iteration -----------------------------------------------------------------------
@@ -317,7 +328,15 @@ class TurboDataLoader(Resumable):
         LoaderClosed
             Outside ``with loader:`` or ``start()`` and ``stop()``.
         """
-        if self._torn:
+        with self._lock:  # threads that begin epochs at once: the last one has it
+            return self._begin()
+
+    def _begin(self) -> EpochIterator:
+        entered = time.perf_counter()
+        last = self._current
+        if self._engine is not None and last is not None:
+            last.close()  # first of all: another thread may be in the middle of it
+        if self._torn or (last is not None and last.torn):
             self._start_anew()
         if self._engine is None:
             raise LoaderClosed(
@@ -325,12 +344,10 @@ class TurboDataLoader(Resumable):
                 "and stop()."
             )
         self._torn = True
-        entered = time.perf_counter()
         if self._clock.asked is None:
             self._clock.asked = entered
-        if self._iterator is not None:
-            self._iterator.close()
-            self._iterator.join()
+        if last is not None:
+            last.join()
         this: Any
         if self._upcoming is not None:
             _, plan, this = self._upcoming
@@ -339,8 +356,8 @@ class TurboDataLoader(Resumable):
             plan, this = self._open(None)
         self._torn = False
         self._clock.waited += time.perf_counter() - entered  # a sampler may take its time
-        self._iterator = EpochIterator(self, self._engine, plan, this)
-        return self._iterator
+        self._current = Epoch(self._engine, plan, this, self._timeout)
+        return EpochIterator(self, self._current)
 
     def _open_ahead(self, current: Any) -> None:
         """Request the first batches of the next epoch, once all of this one are requested."""
@@ -380,13 +397,13 @@ class TurboDataLoader(Resumable):
         Raises
         ------
         TypeError
-            If the iterable or sampler has no length and none was set.
+            If the iterable or sampler has none and none was set.
         """
         iterations = self.epoch_iterations
         if iterations is None:
             raise TypeError(
-                "the length of the loader is not known, since its iterable or sampler has none: "
-                "pass length=, or call set_length() or set_epoch_iterations()."
+                "The iterable or sampler has no length: pass length=, or call set_length() or "
+                "set_epoch_iterations()."
             )
         return iterations
 
@@ -439,8 +456,8 @@ class TurboDataLoader(Resumable):
     @property
     def epoch_iterations(self) -> int | None:
         """Iterations of the current epoch; between epochs, of the next one. None: not known."""
-        if self._iterator is not None and not self._iterator.closed:
-            return self._iterator.plan.iterations
+        if self._current is not None and not self._current.closed:
+            return self._current.plan.iterations
         if self._upcoming is not None:
             return self._upcoming[1].iterations
         return self._planner.iterations()
@@ -478,9 +495,10 @@ class TurboDataLoader(Resumable):
         LoaderClosed
             If the loader is not started.
         """
-        if self._engine is None:
+        engine = self._engine
+        if engine is None:
             raise LoaderClosed("statistics() needs a started loader.")
-        return make_statistics(self._clock, self._engine.facts())
+        return make_statistics(self._clock, engine.facts())
 
 
 def _local_engine(options: EngineOptions) -> LocalEngine:

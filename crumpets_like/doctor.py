@@ -259,7 +259,11 @@ def check_sockets(folders: Sequence[tuple[str, int, bool]], limit: int) -> Findi
             "WARN", "socket paths", facts, f"{why}; sockets lie in {usable[0]} instead.", remedy
         )
     return Finding(
-        "FAIL", "socket paths", facts, f"{why}, and so it is in /tmp: start() fails.", remedy
+        "FAIL",
+        "socket paths",
+        facts,
+        f"{why}, and /tmp does not serve either: no loader can be made.",
+        remedy,
     )
 
 

@@ -1,4 +1,4 @@
-"""One ``for`` over a loader: :class:`EpochIterator`."""
+"""One ``for`` over a loader: an :class:`Epoch`, and the :class:`EpochIterator` of the caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .passes import Mark
 if TYPE_CHECKING:
     from .dataloader import TurboDataLoader
 
-__all__ = ["Clock", "EpochIterator"]
+__all__ = ["Clock", "Epoch", "EpochIterator"]
 
 
 class Clock:
@@ -23,7 +23,13 @@ class Clock:
         self.asked: float | None = None  # when the first batch was asked for
         self.samples = 0
         self.waited = 0.0
+        self.waited_for_last = 0.0  # of that, when all of the epoch had been requested
         self.worked = 0.0
+
+    def wait(self, seconds: float, all_requested: bool) -> None:
+        """The caller has waited."""
+        self.waited += seconds
+        self.waited_for_last += seconds * all_requested
 
     def waited_since(self, up: float | None) -> float:
         """Seconds that the caller waited, but for the start of the workers, `up` at its end."""
@@ -39,8 +45,8 @@ def _may_go_on(error: BaseException) -> bool:
     return isinstance(error, BufferExhausted)
 
 
-class EpochIterator:
-    """Iterator of one epoch.
+class Epoch:
+    """An epoch that is under way; what its loader knows of it.
 
     Attributes
     ----------
@@ -48,73 +54,111 @@ class EpochIterator:
         The epoch's batches.
     mark : Mark
         Where it goes on behind what the caller has received.
+    closed : bool
+        True once no more batches are given.
+    torn : bool
+        Whether code of ours that moved it on was interrupted.
+    lock : threading.RLock
+        Held by who moves it on.
     """
 
-    def __init__(self, loader: TurboDataLoader, engine: Any, plan: EpochPlan, this: Any) -> None:
-        self._loader = loader
-        self._engine = engine
-        self._pass = this
+    def __init__(self, engine: Any, plan: EpochPlan, this: Any, timeout: float | None) -> None:
+        self.engine = engine
         self.plan = plan
+        self.requests = this
         self.mark: Mark = this.mark
         self.closed = False
-        self._why_closed = "The iterator was closed: a newer one of the same loader is in use."
+        self.torn = False
+        self.lock = threading.RLock()
+        self.why_closed = "The iterator was closed: a newer one of the same loader is in use."
+        self._timeout = timeout
+        self._dropped = False
+
+    def close(self, why: str | None = None, patience: float | None = None) -> None:
+        """End it early, also while another thread waits for its next batch.
+
+        Raises
+        ------
+        LoaderTimeout
+            If that thread does not come back within `patience` seconds (default: the loader's
+            limit), for instance from a sampler.
+        """
+        if not self.closed:
+            self.why_closed = why or self.why_closed
+            self.closed = True
+        patience = self._timeout if patience is None else patience
+        if not self.lock.acquire(blocking=False):
+            self.engine.interrupt(self.requests)
+            if not self.lock.acquire(timeout=-1 if patience is None else patience):
+                raise LoaderTimeout(
+                    patience or 0.0,
+                    detail="Another thread still makes a batch of the epoch before.",
+                )
+        try:
+            if not self._dropped:
+                torn, self.torn = self.torn, True  # until this ends
+                self.engine.close_pass(self.requests)
+                self._dropped, self.torn = True, torn
+        finally:
+            self.lock.release()
+
+    def join(self) -> None:
+        """Wait until the iterable is not read any more for an epoch that was closed."""
+        if not self.requests.join(self._timeout):
+            raise LoaderTimeout(
+                self._timeout or 0.0,
+                detail="The iterable still makes a sample for the epoch before.",
+            )
+
+
+class EpochIterator:
+    """Iterator of one epoch: keeps its loader alive, which knows only the :class:`Epoch`."""
+
+    def __init__(self, loader: TurboDataLoader, epoch: Epoch) -> None:
+        self._loader = loader
+        self._epoch = epoch
         self._ended = False
         self._left = time.perf_counter()
-        self._lock = threading.Lock()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> tuple[int, list[dict[str, Any]]]:
-        with self._lock:  # an iterator that threads share gives each batch to one of them
+        with self._epoch.lock:  # an iterator that threads share gives each batch to one of them
             return self._next()
 
     def _next(self) -> tuple[int, list[dict[str, Any]]]:
+        epoch = self._epoch
         if self._ended:
             raise StopIteration
-        if self.closed:
-            raise LoaderClosed(self._why_closed)
-        loader, clock = self._loader, self._loader._clock
-        loader._torn = True  # until this call ends in a way that it knows
+        if epoch.closed:
+            raise LoaderClosed(epoch.why_closed)
+        loader, clock, requests = self._loader, self._loader._clock, epoch.requests
+        epoch.torn = True  # until this call ends in a way that it knows
         entered = time.perf_counter()
         clock.worked += entered - self._left
-        delivered = self._pass.delivered
+        delivered = requests.delivered
         try:
-            batch = self._engine.next_batch(self._pass)
+            batch = epoch.engine.next_batch(requests)
         except BaseException as error:
-            loader._torn = not self._engine.knows(error)
+            epoch.torn = not epoch.engine.knows(error)
             if not _may_go_on(error):
-                self.close(f"The iterator was closed, since it raised {type(error).__name__}.")
+                epoch.close(f"The iterator was closed, since it raised {type(error).__name__}.")
             raise
         finally:
             self._left = time.perf_counter()
-            clock.waited += self._left - entered
+            clock.wait(self._left - entered, requests.exhausted)
         if batch is None:
             self._ended = True
-            self.mark = self._pass.mark._replace(over=True)
-            self.close()
-            loader._torn = False
+            epoch.mark = requests.mark._replace(over=True)
+            epoch.close()
+            epoch.torn = False
             raise StopIteration
-        if self.plan.ahead and self._pass.exhausted:
-            loader._open_ahead(self._pass)
+        if epoch.plan.ahead and requests.exhausted:
+            loader._open_ahead(requests)
         iteration = loader._iterations
         loader._iterations += 1
-        self.mark = self._pass.mark
-        clock.samples += self._pass.delivered - delivered
-        loader._torn = False
+        epoch.mark = requests.mark
+        clock.samples += requests.delivered - delivered
+        epoch.torn = False
         return iteration, batch
-
-    def close(self, why: str | None = None) -> None:
-        """End the epoch early."""
-        if not self.closed:
-            self.closed = True
-            self._why_closed = why or self._why_closed
-            self._engine.close_pass(self._pass)
-
-    def join(self) -> None:
-        """Wait until the iterable is not read any more for an epoch that was closed."""
-        timeout = self._loader._timeout
-        if not self._pass.join(timeout):
-            raise LoaderTimeout(
-                timeout or 0.0, detail="The iterable still makes a sample for the epoch before."
-            )

@@ -7,7 +7,7 @@ its settings, and where the epoch goes on behind what the *caller* has received.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, cast
 
 from .arguments import check_count
 from .passes import BEGINNING
@@ -50,9 +50,9 @@ class Resumable:
         """
         loader = cast("TurboDataLoader", self)
         planner = loader._upcoming[0] if loader._upcoming else loader._planner
-        plan, mark, iterator = None, BEGINNING, loader._iterator
-        if iterator is not None:
-            plan, mark = iterator.plan, iterator.mark
+        plan, mark = None, BEGINNING
+        if loader._current is not None:
+            plan, mark = loader._current.plan, loader._current.mark
             if not (loader._options.in_order or mark.over):
                 refuse_unordered(f"{mark.position} samples", plan.epoch)
         return {
@@ -61,6 +61,12 @@ class Resumable:
             "iterations": loader._iterations,
             **planner.state_dict(plan, mark),
         }
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "A loader can be neither pickled nor copied: its processes, sockets and buffers belong "
+            "to this process. Make one where it is needed; state_dict() tells it where to go on."
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next ``for`` go on where a state was taken.
@@ -87,10 +93,10 @@ class Resumable:
         loader = cast("TurboDataLoader", self)
         _check(state, loader)
         loader._drop_upcoming()
-        if loader._iterator is not None:
-            loader._iterator.close("The iterator was closed: a state was loaded.")
-            loader._iterator.join()
-            loader._iterator = None
+        if loader._current is not None:
+            loader._current.close("The iterator was closed: a state was loaded.")
+            loader._current.join()
+            loader._current = None
         loader._planner.load_state_dict(dict(state))
         loader._iterations = state["iterations"]
         if state["seed"] != loader._seed:

@@ -83,11 +83,13 @@ def make_statistics(clock: Clock, facts: EngineFacts) -> Statistics:
         buffers_held=facts.held,
         chunk_samples=facts.chunk_samples,
         skipped=facts.skipped,
-        bottleneck=find_bottleneck(waited, clock.worked, facts),
+        bottleneck=find_bottleneck(waited, clock.worked, facts, clock.waited_for_last),
     )
 
 
-def find_bottleneck(waited: float, worked: float, facts: EngineFacts) -> Bottleneck:
+def find_bottleneck(
+    waited: float, worked: float, facts: EngineFacts, waited_for_last: float = 0.0
+) -> Bottleneck:
     """Tell what limits a loader.
 
     Parameters
@@ -96,6 +98,8 @@ def find_bottleneck(waited: float, worked: float, facts: EngineFacts) -> Bottlen
         Seconds of the caller since the workers were up.
     facts : EngineFacts
         What its engine did meanwhile.
+    waited_for_last : float
+        Seconds that the caller waited when all of the epoch had been requested.
     """
     running = waited + worked
     if waited <= _SMALL_WAIT * running:
@@ -104,6 +108,9 @@ def find_bottleneck(waited: float, worked: float, facts: EngineFacts) -> Bottlen
     reading = facts.seconds_reading / (running if facts.reads_ahead else waited)
     working = sum(facts.busy_seconds) / len(facts.busy_seconds)
     working /= running if facts.works_ahead else waited
-    if max(reading, working) < _BUSY and facts.works_ahead:
+    # More buffers make no difference to what was requested already: so in a short epoch, or at
+    # the end, where workers are idle because there is nothing left to do.
+    could_request = waited_for_last < waited / 2
+    if max(reading, working) < _BUSY and facts.works_ahead and could_request:
         return "buffers"
     return "producer" if reading > working else "workers"

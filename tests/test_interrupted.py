@@ -44,7 +44,7 @@ def again_and_again(dataset: Any, start_method: str, nworkers: int, seconds: flo
     hits = 0
     expected = list(range(SAMPLES))
     with TurboDataLoader(
-        dataset, 5, Items(), nworkers, start_method=start_method, timeout=10
+        dataset, 5, Items(), nworkers, start_method=start_method, timeout=30
     ) as loader:
         assert run_items(loader) == expected
         while time.monotonic() < deadline:
@@ -67,7 +67,7 @@ def again_and_again(dataset: Any, start_method: str, nworkers: int, seconds: flo
     [(range(SAMPLES), "fork", 2), (Stream(), "fork", 2), (range(SAMPLES), "fork", 0)],
 )
 def test_again_and_again(dataset: Any, start_method: str, nworkers: int) -> None:
-    run_scenario(again_and_again, dataset, start_method, nworkers, 4.0, timeout=60).check()
+    run_scenario(again_and_again, dataset, start_method, nworkers, 4.0, timeout=120).check()
 
 
 def start_again_and_again(start_method: str, seconds: float) -> None:
@@ -76,7 +76,7 @@ def start_again_and_again(start_method: str, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     hits = 0
     while time.monotonic() < deadline:
-        loader = TurboDataLoader(range(20), 5, Items(), 2, start_method=start_method, timeout=10)
+        loader = TurboDataLoader(range(20), 5, Items(), 2, start_method=start_method, timeout=30)
         try:
             with interrupted(0.0002 + 0.05 * rng.random()), loader:
                 run_items(loader)
@@ -89,7 +89,7 @@ def start_again_and_again(start_method: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "thread"])
 def test_starting_again_and_again(start_method: str) -> None:
-    run_scenario(start_again_and_again, start_method, 4.0, timeout=60).check()
+    run_scenario(start_again_and_again, start_method, 4.0, timeout=120).check()
 
 
 class Raises(Items):

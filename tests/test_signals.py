@@ -79,8 +79,10 @@ def test_ctrl_c_twice(start_method: str, pause: float) -> None:
     # The second may meet the first one in user code, or while Python writes its traceback.
     result.check(returncode=-signal.SIGINT)
     if pause:
-        assert result.stderr.count("Traceback") == 1, result.stderr
-        assert "KeyboardInterrupt" in result.stderr
+        one, _, rest = result.stderr.partition("KeyboardInterrupt\n")
+        assert one.count("Traceback") == 1, result.stderr
+        # On a slow machine it may meet the interpreter's own exit, which says so.
+        assert not rest or rest.startswith("Exception ignored in"), result.stderr
 
 
 @pytest.mark.parametrize("start_method", START_METHODS)
@@ -143,9 +145,11 @@ def leave(start_method: str, how: str) -> None:
     if how == "sys.exit":
         with loader:
             for _ in loader:
+                print("leaving", flush=True)
                 sys.exit(3)
     iterator = iter(loader.start())
     next(iterator)
+    print("leaving", flush=True)
     if how == "collected":
         del loader, iterator
         print("collected", flush=True)
@@ -154,6 +158,13 @@ def leave(start_method: str, how: str) -> None:
 @pytest.mark.parametrize("start_method", START_METHODS)
 @pytest.mark.parametrize(("how", "code"), [("sys.exit", 3), ("end", 0), ("collected", 0)])
 def test_the_end_of_the_program(start_method: str, how: str, code: int) -> None:
-    result = run_scenario(leave, start_method, how, grace=2.0).check(returncode=code)
-    assert result.stderr == ""
-    assert result.seconds < 10
+    leaving: list[float] = []
+
+    def watch(running: Running) -> None:
+        running.wait_for("leaving")
+        leaving.append(time.monotonic())
+
+    result = run_scenario(leave, start_method, how, grace=2.0, interact=watch)
+    seconds = time.monotonic() - result.gone_after - leaving[0]
+    assert result.check(returncode=code).stderr == ""
+    assert seconds < 3

@@ -22,6 +22,14 @@ class Slow(Items):
         super().prepare(sample, batch, buffers)
 
 
+class SlowOne(Items):
+    """Sample 0 takes its time."""
+
+    def prepare(self, sample, batch, buffers):
+        time.sleep(0.3 * (sample == 0))
+        super().prepare(sample, batch, buffers)
+
+
 class Slowly:
     """An iterable or sampler that takes its time."""
 
@@ -104,6 +112,14 @@ class TestBottleneck:
         figures = measure(range(length), nworkers, worker=Slow(0.015))
         assert figures.bottleneck == "workers"
         assert min(figures.worker_busy) > 0.5
+
+    @pytest.mark.parametrize("length", [1, 4, 9])
+    def test_workers_in_a_short_run(self, length):
+        """Three of four workers have nothing to do, and buffers would not help."""
+        figures = measure(range(length), 4, worker=SlowOne(), start_method="fork")
+        assert max(figures.worker_busy) > 0.5
+        assert sum(figures.worker_busy) < 2
+        assert figures.bottleneck == "workers"
 
     @pytest.mark.parametrize("start_method", ["fork", "spawn"])
     def test_the_start_of_workers_does_not_count(self, start_method):

@@ -20,6 +20,7 @@ from .interrupts import interrupts_deferred
 __all__ = [
     "PATH_LIMIT",
     "abandoned",
+    "check_folders",
     "make_addresses",
     "private_directory",
     "remove_directory",
@@ -149,6 +150,31 @@ def socket_paths() -> list[tuple[str, int]]:
     ]
 
 
+def check_folders() -> None:
+    """Check that sockets have a place, before anything is started.
+
+    Raises
+    ------
+    OSError
+        If no folder can hold them: names each, and what is wrong with it.
+    """
+    problems = []
+    for base, length in socket_paths():
+        if length > PATH_LIMIT:
+            problems.append(f"the path of a socket in {base!r} would have {length} bytes")
+        elif not os.path.isdir(base):
+            problems.append(f"{base!r} is no folder")
+        elif not os.access(base, os.W_OK | os.X_OK):
+            problems.append(f"{base!r} is not writable")
+        else:
+            return
+    raise OSError(
+        f"There is no place for the loader's sockets: {'; '.join(problems)}. Set TMPDIR to a "
+        f"folder that can be written to and whose path is short: the system allows "
+        f"{PATH_LIMIT} bytes for that of a socket, which is some 50 bytes longer."
+    )
+
+
 def remove_files(files: Iterable[str | os.PathLike[str]]) -> None:
     """Remove files; missing ones are no error.
 
@@ -208,7 +234,9 @@ def _count(kind: str, number: int) -> int:
 
 def _bases() -> list[str]:
     """Folders that may hold ours, the preferred one first."""
-    with interrupts_deferred():  # the first call writes a file to see whether it can
+    folder = "/tmp"
+    # The first call writes files to see where it can. If nowhere, `check_folders` says so.
+    with interrupts_deferred(), suppress(FileNotFoundError):
         folder = tempfile.gettempdir()
     return list(dict.fromkeys([os.path.abspath(folder), "/tmp"]))
 

@@ -7,6 +7,7 @@ same in the caller's thread. Both carry several passes at once.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections import deque
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from .options import MOST_AHEAD, TINY_RING, EngineOptions
 from .parts import Parts
 from .producer import Pass
 from .snapshot import Snapshot, reachable
-from .stream import EMPTY, END
+from .stream import CLOSED, EMPTY, END
 
 __all__ = ["Engine", "EngineFacts"]
 
@@ -26,6 +27,10 @@ _QUICK_RING = 1 << 29  # bytes: and so much while mini-batches are quick, ...
 _QUICK_BUFFERS = 6  # ... up to so many for each worker: then none of them waits for the caller
 _SECONDS_AHEAD = 0.04  # per worker: two groups of CHUNK_SECONDS with it, as much ready
 _VERDICT_SECONDS = 0.9  # for the broker to name who does not get on
+STOPPED_AT_EXIT = (
+    "The loader was stopped by the exit of the interpreter. An atexit handler can use it only if "
+    "it is registered after the loader was started."
+)
 
 
 class EngineFacts(NamedTuple):
@@ -142,10 +147,17 @@ class Engine:
             As :meth:`Consumer.retrieve`.
         """
         self._check_open()
+        try:
+            return self._next_batch(this)
+        except BaseException:
+            self._check_exit()
+            raise
+
+    def _next_batch(self, this: Pass) -> list[Any] | None:
         consumer, producer = self._parts.consumer, self._parts.producer
         while True:
             self.request(this)
-            if this.window.granted == 0 and not this.exhausted:
+            if this.window.granted == 0 and not (this.exhausted or this.interrupted):
                 self._wait_for_slot(this)
                 continue
             before = consumer.skipped
@@ -210,9 +222,18 @@ class Engine:
             # Slots of a pass that was left early have not come back.
             raise LoaderTimeout(self._options.timeout or 0.0)
 
+    def interrupt(self, this: Pass) -> None:
+        """End the wait of another thread that is in `next_batch`."""
+        if os.getpid() != self._owner:
+            raise LoaderClosed(self._foreign())
+        this.interrupted = True
+        this.stream.put(CLOSED)
+        self._parts.ring.wake()
+
     def close_pass(self, this: Pass) -> None:
         """Drop what is left of a pass."""
-        if os.getpid() != self._owner:  # the sockets belong to the process that forked this one
+        # The sockets belong to the process that forked this one; or they are gone at its exit.
+        if os.getpid() != self._owner or self._parts.stopped:
             return
         if self._passes.pop(this.id, None) is not None and not self._stopped:
             producer = self._parts.producer
@@ -250,6 +271,7 @@ class Engine:
 
     def facts(self) -> EngineFacts:
         """State of the buffers and of the workers."""
+        self._check_exit()
         ring, consumer, producer = self._parts.ring, self._parts.consumer, self._parts.producer
         live = self._passes.values()
         ready = sum(this.stream.received - this.retrieved for this in live)
@@ -273,10 +295,23 @@ class Engine:
         if self._stopped:
             raise LoaderClosed("The loader was stopped; start() it again before it is iterated.")
         if os.getpid() != self._owner:
-            what = f"The loader belongs to process {self._owner}, of which this one was forked: "
-            raise LoaderClosed(what + "make one of its own here.")
+            raise LoaderClosed(self._foreign())
+        self._check_exit()
         while self._abandoned:
             self.close_pass(self._abandoned.popleft())
+
+    def _check_exit(self) -> None:
+        """Raise if the exit of the interpreter has ended everything."""
+        if self._parts.stopped and not self._stopped:
+            if threading.current_thread().daemon:
+                raise SystemExit  # which ends it silently, as the interpreter is about to do
+            raise LoaderClosed(STOPPED_AT_EXIT)
+
+    def _foreign(self) -> str:
+        return (
+            f"The loader belongs to process {self._owner}, of which this one was forked: make one "
+            "of its own here."
+        )
 
     @property
     def stopped(self) -> bool:

@@ -18,7 +18,7 @@ from ..epochs import EpochPlan
 from ..errors import BufferExhausted, LoaderClosed, WorkerError
 from ..seeding import preserve_globals
 from .assembly import RawBatch, assemble
-from .engine import EngineFacts
+from .engine import STOPPED_AT_EXIT, EngineFacts
 from .options import EngineOptions, ring_for
 from .payload import copy_template
 from .protocol import Kind, Part, Segment, Status
@@ -96,6 +96,9 @@ class LocalEngine:
         """As :meth:`Engine.update_dataset`: here it is the caller's own object."""
         return True
 
+    def interrupt(self, this: LocalPass) -> None:
+        """As :meth:`Engine.interrupt`: here it is a sample that ends by itself."""
+
     def close_pass(self, this: LocalPass) -> None:
         """Drop what is left of a pass."""
         this.rest.clear()
@@ -164,6 +167,7 @@ class LocalEngine:
 
     def facts(self) -> EngineFacts:
         """State of the buffers and of the worker."""
+        self._check_open()
         return EngineFacts(
             free=self.ring.idle,
             filling=0,
@@ -181,6 +185,8 @@ class LocalEngine:
     def _check_open(self) -> None:
         if self._stopped:
             raise LoaderClosed("The loader was stopped; start() it again before it is iterated.")
+        if not self._finalizer.alive:
+            raise LoaderClosed(STOPPED_AT_EXIT)
 
     def stop(self) -> None:
         """Run the worker's teardown and let go of the ring."""

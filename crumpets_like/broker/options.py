@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments import OnError
+from .addresses import check_folders
 from .buffers import SlotLayout
 from .ring import BufferRing
 from .worker import BufferWorker, Worker, overrides
@@ -59,6 +60,11 @@ class EngineOptions:
     grows : bool
         Whether a slot that the caller holds is replaced by another one. Callers who get copies
         hold none.
+
+    Raises
+    ------
+    OSError
+        If there is no folder for the sockets.
     """
 
     def __init__(
@@ -80,6 +86,8 @@ class EngineOptions:
         restarts: int | None = None,
         worker_threads: int = 1,
     ) -> None:
+        if nworkers:
+            check_folders()
         self.worker_template = worker_template
         self.dataset = dataset
         self.mini_batch_size = mini_batch_size

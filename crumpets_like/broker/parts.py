@@ -40,6 +40,8 @@ class Parts:
     ----------
     passes : dict of int to Pass
         The passes that are under way.
+    stopped : bool
+        Whether :meth:`stop` was called.
     """
 
     ring: BufferRing
@@ -50,6 +52,7 @@ class Parts:
     def __init__(self) -> None:
         self.uid = f"{os.getpid():x}-{os.urandom(4).hex()}"
         self.passes: dict[int, Pass] = {}
+        self.stopped = False
         self._owner = os.getpid()
         self._threads: list[threading.Thread] = []
         self._wakeup: Wakeup | None = None
@@ -161,14 +164,15 @@ class Parts:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """End all that was started.
+        """End all that was started, once.
 
         The garbage collector may ask for it in one of the engine's own threads, which can neither
         wait for itself nor for a lock that it holds: then another thread does it.
         """
         _live.pop(id(self), None)
-        if os.getpid() != self._owner:  # a forked child of the user: nothing here is its own
+        if self.stopped or os.getpid() != self._owner:  # a forked child of the user has nothing
             return
+        self.stopped = True
         if threading.current_thread().name.startswith(THREAD_NAME):
             threading.Thread(target=self._end).start()
             return

@@ -82,6 +82,8 @@ class Pass:
         Samples of the batches that were delivered.
     mark : Mark
         Where the plan goes on behind them.
+    interrupted : bool
+        Whether another thread wants it to be left.
     successor : Pass or None
         What is requested once this pass is requested to its end.
     """
@@ -96,6 +98,7 @@ class Pass:
         self.mark = plan.mark
         self.exhausted = False
         self.cancelled = False
+        self.interrupted = False
         self.requested = 0
         self.retrieved = 0
         self.successor: Pass | None = None

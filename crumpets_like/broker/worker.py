@@ -54,7 +54,11 @@ class Worker:
         """Run once in each worker, before its first sample: open files and models here."""
 
     def start_epoch(self, epoch: int) -> None:
-        """Run in each worker before its first sample of an epoch."""
+        """Run in each worker before its first sample of an epoch.
+
+        The first batches of the next epoch are made before the caller's loop over this one ends:
+        so this may run early, and for an epoch that never comes.
+        """
 
     def teardown(self) -> None:
         """Run once in each worker when the loader stops."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from crumpets_like import cli
 from crumpets_like.benchmarks import faults
 from crumpets_like.benchmarks.faults import Row, run_case
 
@@ -34,9 +35,47 @@ def test_a_sample_that_kills_once() -> None:
 
 def test_the_training_process_is_killed() -> None:
     row = run_case("kill -9 of the training process", "ours")
-    assert (row.what, row.left) == ("ended, its helpers after it", "nothing")
+    assert row.what.startswith("ended by SIGKILL, 0 tracebacks, its helpers after it")
+    assert row.left == "nothing"
     assert row.seconds is not None
     assert row.seconds < faults.GRACE
+
+
+def test_ctrl_c() -> None:
+    row = run_case("SIGINT to the process group", "ours")
+    assert row.what == "ended by SIGINT, 1 traceback, its helpers after it"
+    assert row.left == "nothing"
+
+
+QUICK = {
+    'SIGKILL, always, on_error="skip"': "63 samples, in order",
+    "all workers killed at once": "all 320 samples, in order",
+    "supervisor killed": "`LoaderError` after batch ",
+    "sys.exit() in the body": "ended with exit code 0, 0 tracebacks, its helpers after it",
+    "end of the program, nothing stopped": "ended with exit code 0, 0 tracebacks, its helpers ",
+    "dropped, nothing stopped": "its workers ended",
+    "exception in the body": "`LookupError`: mine",
+    "raises": "11 kinds: own type 5, worker's traceback 11, index named 11",
+    "result that cannot be pickled": "`TypeError` after batch 1: ",
+    "dataset with a lock, forkserver": "`TypeError`, names the attribute: dataset.lock cannot ",
+    "slow caller, timeout=1": "all 64 samples, in order",
+    "timeout=-1, nan": "-1: `ValueError`, nan: `ValueError`",
+    "loader started in a thread that ends": "all 64 samples, in order",
+    "5 of 10 batches, all, 2, all": "each from the beginning, in order",
+    "two iterators at once": "the newer works, the older: `LoaderClosed`: ",
+    "iterator after the end of `with`": "`LoaderClosed` ",
+    "all batches kept, max_buffers=8": "`BufferExhausted`: All 8 buffers are in use",
+    "buffers larger than the memory": "`MemoryError` at start(): ",
+    faults.LONG_PATH: "all 64 samples, in order",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", QUICK)
+def test_quick_cases(case: str) -> None:
+    row = run_case(case, "ours", limit=faults.LONGER)
+    assert row.what.startswith(QUICK[case]), row
+    assert row.left == "nothing"
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -47,7 +86,7 @@ def test_the_other_loader() -> None:
 
 
 def test_a_case_that_takes_too_long() -> None:
-    row = run_case("200 x next(iter(loader))", "ours", limit=0.05)
+    row = run_case("100 x next(iter(loader))", "ours", limit=0.05)
     assert row.what == "hangs (0.05 s)"
     assert row.left == "nothing"
 
@@ -78,10 +117,12 @@ def test_the_table(
 ) -> None:
     monkeypatch.setattr(faults, "run_case", lambda case, loader, limit: DEAD)
     file = tmp_path / "table.md"
-    arguments = ["--case", "SIGKILL, always", "--loader", "ours", "--output", str(file)]
-    assert faults.main(arguments) == 0
+    arguments = ["--case", "SIGSEGV, always", "--loader", "ours", "--output", str(file)]
+    assert cli.main(["faults", *arguments]) == 0
     text = file.read_text()
-    assert capsys.readouterr().out == text
+    shown = capsys.readouterr()
+    assert shown.out == text
+    assert "1/1  SIGKILL, always, ours: `WorkerDied`" in shown.err
     *_, header, rule, line = text.splitlines()
     assert [cell.strip() for cell in header.strip("|").split("|")] == list(faults.HEADER)
     assert set(rule) == {"|", "-"}
@@ -90,7 +131,5 @@ def test_the_table(
 
 
 def test_an_unknown_case(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        faults.main(["--case", "earthquake"])
-    assert caught.value.code == 2
+    assert cli.main(["faults", "--case", "earthquake"]) == 2
     assert "idle worker killed" in capsys.readouterr().err

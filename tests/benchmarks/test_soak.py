@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,19 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1].startswith("seeds 100 to ")
     assert f"{len(lines) - 1} configurations" in lines[-1]
     assert "peak" in lines[-1]
+
+
+def test_a_line_every_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count(step=10)  # at every look at the clock
+    monkeypatch.setattr(soak, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(Soak, "run", lambda self, configuration, folder: None)
+    assert cli.main(["soak", "--minutes", "5", "--seed", "100"]) == 0
+    shown = capsys.readouterr()
+    lines = shown.err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"minute {n}" for n in (1, 2, 3, 4)]
+    assert len(shown.out.splitlines()) == 1
 
 
 @pytest.mark.parametrize("last_batch", ["keep", "discard", "rollover"])

@@ -339,7 +339,8 @@ class TestAbandoned:
         gc.disable()
         try:
             loader = TurboDataLoader(make(), 4, Items(), 1, start_method="thread").start()
-            iterator = iter(loader)  # a cycle: it knows the loader, which knows it
+            iterator = iter(loader)
+            loader.user = iterator  # a cycle: it knows the loader, which knows it
             assert GATE.entered.wait(10)
             reference = weakref.ref(loader)
             del loader, iterator

@@ -397,7 +397,7 @@ def sleeps_for_ever(start_method: str, on_error: str) -> None:
         except LoaderTimeout as error:
             timeout = error
             waited = time.monotonic() - began
-        assert 2 <= waited < (3 if on_error == "raise" else 6), waited
+        assert 2 <= waited < (4 if on_error == "raise" else 8), waited  # 2 on an idle machine
         if on_error == "skip":
             assert seen == [n for n in range(32) if n != 5], seen
             assert loader.statistics().skipped == 1

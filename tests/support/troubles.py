@@ -172,8 +172,10 @@ def signals_to_all(start_method: str) -> None:
     ) as loader:
         iterator = iter(loader)
         seen = next(iterator)[1][0]["x"].tolist()
+        # Not those that are started meanwhile: a sample that meets two signals would be blamed.
+        processes = [psutil.Process(), *named("crumpets-")]
         for number in numbers:
-            for process in [psutil.Process(), *named("crumpets-")]:
+            for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess):  # a worker that has ended by it
                     process.send_signal(number)
         for _, (batch,) in iterator:
