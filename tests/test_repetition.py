@@ -142,8 +142,7 @@ def small_batches() -> None:
 def large_batches() -> None:
     """Memory after 50 epochs of ten mini-batches of 10 MB is that of the third epoch."""
     worker = Rows((1_250_000 // 4,))
-    # (With the default number the window may still grow by some buffers in a later epoch.)
-    _grow(TurboDataLoader(Numbers(40), 4, worker, 2, shared_memory=4, start_method="fork"), 50)
+    _grow(TurboDataLoader(Numbers(40), 4, worker, 4, start_method="fork"), 50)
 
 
 def _grow(loader: TurboDataLoader, epochs: int) -> None:

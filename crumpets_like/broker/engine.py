@@ -23,8 +23,9 @@ from .stream import CLOSED, EMPTY, END
 
 __all__ = ["Engine", "EngineFacts"]
 
-_QUICK_RING = 1 << 29  # bytes: and so much while mini-batches are quick, ...
+_QUICK_RING = 1 << 29  # bytes: so much may be requested ahead if mini-batches are quick, ...
 _QUICK_BUFFERS = 6  # ... up to so many for each worker: then none of them waits for the caller
+_FIRST = 24  # mini-batches that tell whether they are: memory in use does not grow later
 _SECONDS_AHEAD = 0.04  # per worker: two groups of CHUNK_SECONDS with it, as much ready
 _VERDICT_SECONDS = 0.9  # for the broker to name who does not get on
 STOPPED_AT_EXIT = (
@@ -70,6 +71,8 @@ class Engine:
         self._stopped = False
         self._owner = os.getpid()
         self._pace = 0.0  # that the window is made for
+        self._retrieved = 0  # mini-batches
+        self._quick = False
         self._parts = Parts()
         self._passes = self._parts.passes
         self._abandoned: deque[Pass] = deque()
@@ -128,13 +131,15 @@ class Engine:
         producer.fill(this)
 
     def _window(self, seconds: float) -> int:
-        """Mini-batches to request ahead: more while they are quick, many more if tiny as well."""
+        """Mini-batches to request ahead: more if they are quick, many more while tiny as well."""
         options, ring = self._options, self._parts.ring
         size = max(ring.largest_free_form, 1) if ring.free_form else ring.geometry.stride
-        quick = min(_QUICK_BUFFERS * options.nworkers, _QUICK_RING // size)
-        most = min(MOST_AHEAD, max(TINY_RING // size, quick), ring.limit)
         wanted = int(options.nworkers * _SECONDS_AHEAD / seconds)
-        return max(options.prefetch, min(most, wanted))
+        if self._retrieved < _FIRST:
+            self._quick |= wanted > options.prefetch
+        most = min(_QUICK_BUFFERS * options.nworkers, _QUICK_RING // size) if self._quick else 0
+        most = min(MOST_AHEAD, max(most, min(wanted, TINY_RING // size)), ring.limit)
+        return max(options.prefetch, most)
 
     def next_batch(self, this: Pass) -> list[Any] | None:
         """The next batch of a pass, a list of mini-batches; None at its end.
@@ -164,6 +169,7 @@ class Engine:
             mini_batch = self._retrieve(this)
             if mini_batch is END:
                 return None
+            self._retrieved += 1
             producer.retrieved(this)
             this.delivered -= consumer.skipped - before
             this.partial.append(mini_batch)

@@ -450,6 +450,12 @@ class Naps(Items):
         super().prepare(sample, batch, buffers)
 
 
+class Large(Items):
+    def __init__(self):
+        super().__init__()
+        self.add_buffer("large", ((1 << 20,), np.uint8))
+
+
 class TestWindow:
     def test_more_is_requested_while_it_is_quick_and_tiny(self):
         engine = make_engine(range(100_000))
@@ -470,6 +476,18 @@ class TestWindow:
             for _ in range(5):
                 engine.next_batch(this)
             assert this.requested - this.retrieved <= 6
+        finally:
+            engine.stop()
+
+    @pytest.mark.parametrize(
+        ("retrieved", "seconds", "window"),
+        [(0, [1.0], 4), (23, [1.0, 0.001, 1.0], 12), (24, [1.0, 0.001], 4)],
+    )
+    def test_memory_for_large_ones_is_taken_early_or_never(self, retrieved, seconds, window):
+        engine = make_engine(range(8), template=Large())
+        try:
+            engine._retrieved = retrieved
+            assert [engine._window(pace) for pace in seconds][-1] == window
         finally:
             engine.stop()
 
