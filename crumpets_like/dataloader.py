@@ -200,21 +200,23 @@ class TurboDataLoader(Resumable):
                 "worker_template must be an instance of crumpets_like.broker.Worker, got "
                 f"{worker_template!r}."
             )
-        nworkers = check_count("nworkers", nworkers, 0)
-        num_mini_batches = check_count("num_mini_batches", num_mini_batches, 1)
+        self._nworkers = nworkers = check_count("nworkers", nworkers, 0)
+        self._num_mini_batches = num_mini_batches = check_count(
+            "num_mini_batches", num_mini_batches, 1
+        )
         if batch_size % num_mini_batches:
             raise ValueError(
                 f"batch_size must be divisible by num_mini_batches, got {batch_size} and "
                 f"{num_mini_batches}."
             )
-        start_iteration = check_count("start_iteration", start_iteration, 0)
+        self._iterations = check_count("start_iteration", start_iteration, 0)
         if not isinstance(shared_memory, bool):
             shared_memory = check_count("shared_memory", shared_memory, 0)
         if prefetch is not None:
             prefetch = check_count("prefetch", prefetch, 1)
         if max_buffers is not None:
             max_buffers = check_count("max_buffers", max_buffers, 1)
-        timeout = check_timeout(timeout)
+        self._timeout = timeout = check_timeout(timeout)
         check_on_error(on_error)
         if restarts is not None:
             restarts = check_count("restarts", restarts, 0)
@@ -229,10 +231,6 @@ class TurboDataLoader(Resumable):
                 "share the global generators. Use worker processes, or draw from self.rng."
             )
         self._batch_size = int(batch_size)
-        self._num_mini_batches = num_mini_batches
-        self._nworkers = nworkers
-        self._iterations = start_iteration
-        self._timeout = timeout
         self._options = EngineOptions(
             worker_template,
             iterable if self._planner.indexable else None,
@@ -290,7 +288,8 @@ class TurboDataLoader(Resumable):
     def _make_engine(self) -> Engine | LocalEngine:
         if self._nworkers:
             return Engine(self._options)
-        from .broker.local import LocalEngine
+        with interrupts_deferred():
+            from .broker.local import LocalEngine
 
         return LocalEngine(self._options)
 
@@ -432,9 +431,9 @@ class TurboDataLoader(Resumable):
     def update_dataset(self) -> None:
         """Give the workers the dataset as it is now, without new processes where that can be.
 
-        Acts at the next ``for``; mini-batches of the epoch in use may show either state. Nothing
-        is sent if nothing has changed. (On macOS the workers are started anew, which ends that
-        epoch. Threads, and ``nworkers=0``, read the caller's own object anyway.)
+        Acts at the next ``for``; mini-batches of the epoch in use may show either state. (On macOS
+        the workers are started anew, which ends that epoch. Threads, and ``nworkers=0``, read the
+        caller's own object anyway.)
 
         Raises
         ------
@@ -499,10 +498,3 @@ class TurboDataLoader(Resumable):
         if engine is None:
             raise LoaderClosed("statistics() needs a started loader.")
         return make_statistics(self._clock, engine.facts())
-
-
-def _local_engine(options: EngineOptions) -> LocalEngine:
-    with interrupts_deferred():
-        from .broker.local import LocalEngine
-
-    return LocalEngine(options)
