@@ -361,8 +361,7 @@ class TurboDataLoader(Resumable):
     def _open_ahead(self, current: Any) -> None:
         """Request the first batches of the next epoch, once all of this one are requested."""
         if self._upcoming is None and self._engine is not None:
-            before = copy.copy(self._planner)
-            self._upcoming = (before, *self._open(current))
+            self._upcoming = (copy.copy(self._planner), *self._open(current))
 
     def _open(self, current: Any) -> tuple[EpochPlan, Any]:
         """Plan an epoch and begin its pass, requested behind that of `current`."""
