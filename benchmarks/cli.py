@@ -62,13 +62,17 @@ def run(args: argparse.Namespace) -> int:
     names = args.case or (QUICK if args.quick else CASES)
     repeats = 1 if args.quick else args.repeats
     facts = machine.facts()
-    results = [run_case(CASES[name], repeats, args.quick, _progress) for name in names]
+    results = []
+    for name in names:
+        results.append(run_case(CASES[name], repeats, args.quick, _progress))
+        _finished(results[-1])
     print(machine.summary(facts))
     print(f"median of {repeats}" + (", --quick: far too little data to judge by" * args.quick))
     print()
     print(measures_table(results))
-    print()
-    print(checks_table(results))
+    if not args.quick:
+        print()
+        print(checks_table(results))
     if args.json is not None:
         args.json.write_text(json.dumps(as_json(facts, results), indent=1) + "\n", encoding="utf-8")
     return int(any(r.failed for result in results for r in result.contenders.values()))
@@ -107,6 +111,13 @@ def _progress(line: str) -> None:
     """Say on stderr what is running; a terminal shows one line only."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def _finished(result: CaseResult) -> None:
+    """Say on stderr how a case went: the tables come at the end of all."""
+    _progress("")
+    found = [f"{check.text}: {check.value or 0:.3g}" for check in result.checks()]
+    print(f"{result.case.name}: {', '.join(found) or 'done'}", file=sys.stderr, flush=True)
 
 
 def _refuse(message: str) -> int:

@@ -62,7 +62,9 @@ def rate(epochs: Iterable[Iterable[Any]], samples: int, device: str) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print both rates and their ratio."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m crumpets_like.benchmarks.device", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=64)

@@ -39,7 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "worker processes, and compare the times with torch's DataLoader. Needs the extras torch, "
         "image and demo.",
     )
-    bench = commands.add_parser("bench", help="measure the loader against others")
+    bench = commands.add_parser(
+        "bench",
+        help="measure the loader against others",
+        description="Measure this loader, torch's DataLoader with as many workers and with none, "
+        "and bare processes that do the same work without communication, alternating, each in a "
+        "process of its own. Prints the medians, and what the loader promises beside what was "
+        "measured. All cases take about half an hour.",
+    )
     add_arguments(bench)
     soak = commands.add_parser(
         "soak",

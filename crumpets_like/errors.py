@@ -235,7 +235,7 @@ class WorkerDied(_Located, LoaderError):
         else:
             cause = "code that ends the process, such as os._exit() or sys.exit()"
         sample = at and not where.during
-        knob = ' on_error="skip" leaves out samples that end their workers.' if sample else ""
+        knob = ' A TurboDataLoader leaves it out with on_error="skip".' if sample else ""
         super().__init__(
             f"Worker {self.worker_id} (pid {self.pid}) {ended}{at}. {why} Likely cause: {cause}."
             f"{knob}{_stack_text(stack)}"

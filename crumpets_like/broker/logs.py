@@ -25,16 +25,18 @@ class _Forward(logging.Handler):
     (The standard library's QueueHandler does the same, but its import takes 5 ms.)
     """
 
-    def __init__(self, control: zmq.Socket[Any], head: bytes) -> None:
+    def __init__(self, control: zmq.Socket[Any], head: bytes, process: str) -> None:
         super().__init__()
         self._control = control
         self._head = head
+        self._process = process
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             plain = copy.copy(record)
             plain.msg, plain.args = self.format(record), None
             plain.exc_info = plain.exc_text = plain.stack_info = None
+            plain.processName = self._process
             self._control.send_multipart([self._head, pickle.dumps(plain)], zmq.NOBLOCK)
         except zmq.Again:  # nobody reads: better to lose a line than to stop
             pass
@@ -62,7 +64,8 @@ def forwarded_records(
         if isinstance(other, logging.Logger):
             other.handlers.clear()  # a forked process has them all
             other.propagate = True
-    root.handlers[:] = [_Forward(control, pack(Record(worker_id), settings.token))]
+    process = "crumpets-broker" if worker_id < 0 else f"crumpets-w{worker_id}"
+    root.handlers[:] = [_Forward(control, pack(Record(worker_id), settings.token), process)]
     for name, level in settings.levels.items():
         logging.getLogger(name).setLevel(level)
     try:

@@ -261,7 +261,7 @@ def _explain(obj: dict[str, Any], error: Exception) -> Exception:
     path = next(filter(None, (find_unpicklable(value, name) for name, value in obj.items())), None)
     return pickling_error(
         f"{path or 'the worker template or the dataset'} cannot be sent to the workers ({error}). "
-        "Create it in Worker.setup(), which runs once in each worker, or leave it out in "
-        "__getstate__.",
+        "Create it in each worker instead: in Worker.setup() (the torch drop-in has "
+        "worker_init_fn), or when it is first used; or leave it out in __getstate__.",
         error,
     )

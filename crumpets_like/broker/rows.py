@@ -19,11 +19,12 @@ _MOST_SCRATCH = 4096  # rows with views of their own
 class RowBuffers(dict[str, NDArray[Any]]):
     """Named rows to write to; the rows themselves cannot be exchanged."""
 
-    def __setitem__(self, key: str, value: Any) -> NoReturn:
-        raise TypeError(
-            f"buffers[{key!r}] = ... would put another array in the dict and leave the mini-batch "
-            f"as it is: write into it with buffers[{key!r}][...] = value."
-        )
+    def __setitem__(self, key: str, value: Any) -> None:
+        if value is not self.get(key):  # as it is after buffers["x"] /= 2
+            raise TypeError(
+                f"buffers[{key!r}] = ... would put another array in the dict and leave the "
+                f"mini-batch as it is: write into it with buffers[{key!r}][...] = value."
+            )
 
     def __missing__(self, key: str) -> NoReturn:
         known = ", ".join(map(repr, self)) or "none"

@@ -345,7 +345,7 @@ class Runner:
                 result = process(source[key])
                 if not isinstance(result, dict):
                     raise TypeError(
-                        f"process() must return a dict, it returned a {type(result).__name__}."
+                        f"process() must return a dict, it returned {type(result).__name__}."
                     )
                 results.append(result)
 

@@ -76,6 +76,7 @@ class TestForwarding:
         assert record.getMessage() == "number 5 of <it>"
         assert (record.name, record.levelname, record.mine) == (NAME, "WARNING", 7)
         assert (record.filename, record.funcName) == ("test_logs.py", "test_text_and_facts")
+        assert record.processName == "crumpets-w3"
 
     def test_tracebacks_are_text_that_is_there_once(self, own_logging):
         with forwarding() as receive:

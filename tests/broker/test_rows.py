@@ -100,6 +100,11 @@ def test_only_integers_cost_a_look():
 
 
 class TestRowBuffers:
+    def test_they_are_changed_in_place(self):
+        rows = RowBuffers(x=np.full(3, 8.0))
+        rows["x"] /= 2
+        assert rows["x"].tolist() == [4.0, 4.0, 4.0]
+
     def test_assigning_to_a_key_would_be_lost(self):
         rows = RowBuffers(x=np.zeros(3))
         with pytest.raises(TypeError, match=r"buffers\['x'\]\[\.\.\.\] = value"):
