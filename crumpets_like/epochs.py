@@ -371,6 +371,7 @@ class Planner:
         state : dict
             Of a planner with the same :meth:`identity`; with the key ``"seed"``, too.
         """
+        state = self._without_short_batch(state)
         self._orders = _order_factory(self._shuffle, state["seed"], self._source.items)
         self._length = state["length"]
         self._iterations = state["epoch_iterations"]
@@ -383,6 +384,26 @@ class Planner:
         self._passes = self._new_passes(0)
         self._plan = None
         self._resumed = state if self._epoch else None
+
+    def _without_short_batch(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of an epoch whose rest divides into the global batches of these ranks.
+
+        Others may have begun it. What is over is discarded, or rolls over to the next epoch.
+        """
+        total, given, length = state["total"], state["given"], self._source.length()
+        if total is None or length is None or state["forced"] or self._last_batch == "keep":
+            return state
+        over = (total - given) % self._step
+        if not over or self._last_batch == "discard":
+            return {**state, "total": total - over}
+        end = state["next_pass"] * length + state["next_offset"] - over
+        return {
+            **state,
+            "total": total - over,
+            "left": state["left"] + over,
+            "next_pass": end // length,
+            "next_offset": end % length,
+        }
 
     def _reopen(self, state: dict[str, Any]) -> EpochPlan | None:
         """Return the plan of the rest of an epoch; None if nothing is left of it."""

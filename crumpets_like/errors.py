@@ -112,6 +112,12 @@ class BufferExhausted(LoaderError, MemoryError):
         return type(self), (self.held, self.limit), self.__dict__
 
 
+_SLOW_SAMPLE = (
+    "Likely causes: a sample that hangs or is very slow, or too few workers. Raise timeout= (None: "
+    "no limit) if samples may take that long."
+)
+
+
 class LoaderTimeout(_Located, LoaderError, TimeoutError):
     """The caller has waited too long for a mini-batch.
 
@@ -126,8 +132,8 @@ class LoaderTimeout(_Located, LoaderError, TimeoutError):
         of `indices` is to blame, and `index` is None.
     stack : str
         Where in its code the worker was; empty if that is not known.
-    detail : str
-        What else is known.
+    cause : str
+        What is likely, if that is not a sample.
     """
 
     def __init__(
@@ -135,26 +141,25 @@ class LoaderTimeout(_Located, LoaderError, TimeoutError):
         seconds: float,
         where: Whereabouts | None = None,
         stack: str = "",
-        detail: str = "",
+        cause: str = "",
     ) -> None:
-        what = detail and f" {detail}"
+        what = ""
         if where is not None:
             what = (
                 f" Worker {where.worker_id} (pid {where.pid}) has not got on with {where.task} "
-                f"since half of that time; it was replaced.{what}"
+                f"since half of that time; it was replaced."
             )
         super().__init__(
-            f"No mini-batch arrived within {seconds:g} seconds.{what} Likely causes: a sample "
-            "that hangs or is very slow, or too few workers. Raise timeout= (None: no limit) if "
-            f"samples may take that long.{_stack_text(stack)}"
+            f"No mini-batch arrived within {seconds:g} seconds.{what} {cause or _SLOW_SAMPLE}"
+            f"{_stack_text(stack)}"
         )
         self._locate(where)
         self.seconds = seconds
         self.stack = stack
-        self.detail = detail
+        self.cause = cause
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.seconds, self.where, self.stack, self.detail), self.__dict__
+        return type(self), (self.seconds, self.where, self.stack, self.cause), self.__dict__
 
 
 class WorkerError(_Located, LoaderError):

@@ -92,7 +92,8 @@ class Epoch:
             if not self.lock.acquire(timeout=-1 if patience is None else patience):
                 raise LoaderTimeout(
                     patience or 0.0,
-                    detail="Another thread still makes a batch of the epoch before.",
+                    cause="Another thread still makes a batch of the epoch before. Raise timeout= "
+                    "if that may take so long.",
                 )
         try:
             if not self._dropped:
@@ -107,7 +108,8 @@ class Epoch:
         if not self.requests.join(self._timeout):
             raise LoaderTimeout(
                 self._timeout or 0.0,
-                detail="The iterable still makes a sample for the epoch before.",
+                cause="The iterable still makes a sample for the epoch before. Raise timeout= if "
+                "that may take so long.",
             )
 
 

@@ -206,8 +206,11 @@ def test_going_on_with_another_number_of_ranks(data):
             one_pass = options["length"] is None and options["last_batch"] != "rollover"
             if total is not None and one_pass and options["uneven"] != "drop":
                 assert len(set(seen)) == total
-            epoch, total, seen = first.plan.epoch, first.plan.total, []
+            epoch, seen = first.plan.epoch, []
+        total = first.plan.total
         left = total - len(seen)
+        if options["last_batch"] != "keep" and options["length"] is None:
+            assert left % (batch_size * world_size) == 0
         got = [flat(run.receive(stop)) for run in runs]
         # Interleaved, they are what comes next of the common order.
         one = planner(range(n), 1, **{**options, "uneven": "keep", "length": None})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from crumpets_like import BufferWorker, TurboDataLoader, Worker
 from tests.support import scripts
+from tests.support.loading import Items
 from tests.support.scenario import run_scenario
 
 pytestmark = pytest.mark.slow
@@ -112,3 +115,31 @@ def test_windows_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.platform", "win32")
     with pytest.raises(OSError, match="WSL"):
         loader.start()
+
+
+PID = os.getpid()
+
+
+class Garbage:
+    """A cycle that tells where it is collected."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        print("here" if os.getpid() == PID else "elsewhere", flush=True)
+
+
+def garbage() -> None:
+    gc.collect()
+    gc.set_threshold(1_000_000)
+    os.register_at_fork(after_in_child=lambda: gc.set_threshold(3, 1, 1))
+    Garbage()
+    with TurboDataLoader(range(8), 2, Items(), 2, start_method="fork") as loader:
+        assert len(list(loader)) == 4
+    gc.collect()
+
+
+def test_garbage_of_the_caller_is_not_collected_in_forked_processes() -> None:
+    """Its finalizers may wait for a thread that is not there."""
+    assert run_scenario(garbage, timeout=60).check().stdout == "here\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 
 from ..errors import LoaderError
 from .interrupts import interrupts_deferred
@@ -45,6 +47,17 @@ def _above_standard(end: socket.socket) -> socket.socket:
 
     with end:
         return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class SupervisorHandle:
@@ -86,9 +99,11 @@ class SupervisorHandle:
         for stream in (sys.stdout, sys.stderr):  # or both processes would write what is buffered
             with contextlib.suppress(Exception):
                 stream.flush()
-        with interrupts_deferred(), warnings.catch_warnings():
+        with interrupts_deferred(), warnings.catch_warnings(), _no_collection():
             warnings.simplefilter("ignore", DeprecationWarning)  # whoever asks for "fork" knows
             pid = os.fork()
+            if not pid:  # the user's garbage: a finalizer may wait for a thread that is not there
+                gc.freeze()
         if pid:
             return pid
         try:

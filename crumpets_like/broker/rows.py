@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-import numpy as np
 from numpy.typing import NDArray
 
-from .buffers import Int64Rows, IntegerRows, SlotLayout
+from .buffers import IntegerRows, IntegerScalar, SlotLayout
 
 __all__ = ["RowBuffers", "RowWriter"]
 
@@ -111,10 +110,12 @@ class RowWriter:
         self._scratch_rows = [
             RowBuffers({n: a[row, ...] for n, a in fields}) for row in range(rows)
         ]
-        for row, buffers in enumerate(self._scratch_rows):
-            for name, view in buffers.items():
-                if isinstance(view, Int64Rows):
-                    view.plain = self._scratch[name][row, ...]
+        for name, array in self._scratch.items():
+            if array.ndim == 1 and array.dtype.kind in "iu" and array.dtype.isnative:
+                for row, buffers in enumerate(self._scratch_rows):
+                    scalar = array[row, ...].view(IntegerScalar)
+                    scalar.cell = array[row : row + 1].data
+                    dict.__setitem__(buffers, name, scalar)
 
     def _fill(self, arrays: dict[str, NDArray[Any]]) -> None:
         for name, spec in self._layout.specs.items():
@@ -124,9 +125,7 @@ class RowWriter:
 def _checked(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Views that refuse integers which do not fit."""
     return {
-        name: array.view(Int64Rows if array.dtype == np.int64 else IntegerRows)
-        if array.dtype.kind in "iu"
-        else array
+        name: array.view(IntegerRows) if array.dtype.kind in "iu" else array
         for name, array in arrays.items()
     }
 

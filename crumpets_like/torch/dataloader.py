@@ -17,6 +17,7 @@ from torch.utils.data import (
 )
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from ..arguments import check_count
 from ..course import COUNTS, KEYS, Course
 from ..origin import Origin, torch_part
 from ..resume import VERSION, check_state, refuse_unordered
@@ -130,6 +131,11 @@ class DataLoader(TorchDataLoader[T_co]):
     def _open(self, place: Any) -> Any:
         if self.num_workers:
             self.check_worker_number_rationality()
+            if not self.prefetch_factor:  # torch, too, says it only here
+                raise AssertionError(
+                    "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+                )
+            check_count("prefetch_factor", self.prefetch_factor)
             return WorkersIterator(self, self._pool, place)
         return CallerIterator(self, place)
 

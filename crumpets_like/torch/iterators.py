@@ -195,7 +195,7 @@ class WorkersIterator(_Recorded):
             snapshot,
             self._record.received,
         )
-        window = max(1, loader.prefetch_factor * loader.num_workers)
+        window = loader.prefetch_factor * loader.num_workers
         self._batches = BatchIterator(engine, self._plan, window)
         if self._streams and place is not None:
             self._skip_batches(place["received"])

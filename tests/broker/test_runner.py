@@ -79,7 +79,7 @@ class TestRows:
             def process(self, sample):
                 return [sample]
 
-        with pytest.raises(TypeError, match="must return a dict, it returned a list") as caught:
+        with pytest.raises(TypeError, match="must return a dict, it returned list") as caught:
             Bench(NoDict()).fill([3])
         assert "sample with index 3" in caught.value.__notes__[0]
 
