@@ -74,11 +74,13 @@ def test_buffer_exhausted():
 
 
 def test_loader_timeout():
-    error = LoaderTimeout(0.5, detail="The rest.")
-    assert (error.seconds, error.detail, error.stack) == (0.5, "The rest.", "")
-    assert str(error).startswith("No mini-batch arrived within 0.5 seconds. The rest. Likely")
+    error = LoaderTimeout(0.5)
+    assert (error.seconds, error.cause, error.stack) == (0.5, "", "")
+    assert str(error).startswith("No mini-batch arrived within 0.5 seconds. Likely causes: a")
     assert "timeout=" in str(error)
     assert "stack" not in str(error)
+    other = LoaderTimeout(0.5, cause="It is mine.")
+    assert str(other) == "No mini-batch arrived within 0.5 seconds. It is mine."
     for name in ("where", "worker_id", "pid", "index", "epoch", "batch"):
         assert getattr(error, name) is None
 

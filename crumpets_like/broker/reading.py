@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -89,22 +89,10 @@ class Reader:
         Tells what is being read.
     dataset : object or None
         What indices and keys refer to.
-    seed_for : callable
-        Seeds the global generators for the sample at a position.
-    at_once : bool
-        Whether several samples may be read at once; else generators are seeded for each.
     """
 
-    def __init__(
-        self,
-        standing: Standing,
-        dataset: Any,
-        seed_for: Callable[[int], None],
-        at_once: bool,
-    ) -> None:
+    def __init__(self, standing: Standing, dataset: Any) -> None:
         self._standing = standing
-        self._seed_for = seed_for
-        self._at_once = at_once
         self._lost: dict[int, bytes] = {}
         self._singly = False
         self.use_dataset(dataset)
@@ -158,17 +146,17 @@ class Reader:
         if isinstance(names, range) and not isinstance(source, Pickled | _Keyed | _Lossy):
             return source  # they are there already
         samples = []
-        cell, reseed = self._standing.cell, not self._at_once
+        cell, reseed = self._standing.cell, self._standing.reseeds
         for position, name in enumerate(names, first):
             cell[0] = position
             if reseed:
-                self._seed_for(position)
+                self._standing.seed(position)
             samples.append(source[name])
         return samples
 
     def _in_bulk(self, kind: Kind) -> bool:
         bulk = self._has_getitems or (self._is_array and kind is Kind.INDICES)
-        return bulk and self._at_once
+        return bulk and not self._standing.reseeds
 
     def _read(self, keys: Any) -> Any:
         """All of them in one call."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import seeding
 from ..arguments import OnError
 from ..errors import Whereabouts
 from .buffers import SlotLayout
@@ -80,8 +79,6 @@ class Runner:
         self.worker = worker
         self._memory = memory
         self._geometry = geometry
-        self._seed = seed
-        self._seed_globals = seed_globals
         self._may_exit = may_exit
         self._guard = guard or (lambda: _NO_GUARD)
         self._epoch: int | None = None
@@ -93,11 +90,12 @@ class Runner:
             self._writer = RowWriter(self._layout)
             self._bulk = overrides(worker, "prepare_batch")
         page = StatusPage(memory, max(1, geometry.nworkers))
-        self._standing = Standing(worker, page, worker_id)
-        self._settling = Settling(on_error, self._standing, self._note)
-        self._reader = Reader(self._standing, dataset, self._seed_for, at_once=not seed_globals)
         worker.worker_id = worker_id
         worker._seed = seed
+        specs = self._layout.specs if self._layout else None
+        self._standing = Standing(worker, page, seed_globals, specs)
+        self._settling = Settling(on_error, self._standing)
+        self._reader = Reader(self._standing, dataset)
 
     def use_dataset(self, dataset: Any) -> None:
         """From now on indices refer to this dataset."""
@@ -179,7 +177,7 @@ class Runner:
         except BaseException as error:
             if isinstance(error, SystemExit) and self._may_exit:
                 raise  # the position stays in the status page: it tells whose fault it is
-            add_note(error, self._note(error))
+            add_note(error, standing.note(error))
             self._where = standing.whereabouts()
             standing.end(part, time.perf_counter() - started)
             raise
@@ -199,15 +197,6 @@ class Runner:
         self.worker.start_epoch(epoch)
         self._epoch = epoch
 
-    def _note(self, error: BaseException) -> str:
-        text = self._standing.note()
-        if self._layout is not None and isinstance(
-            error, ValueError | TypeError | OverflowError | LookupError | Warning
-        ):
-            specs = [f"{name}={spec}" for name, spec in self._layout.specs.items()]
-            text += f" Buffers: {', '.join(specs) or 'none'}."
-        return text
-
     def _source_of_each(self, keys: Any) -> tuple[Any, Sequence[Any]]:
         """Where to get each sample; `on_error` is asked about each one that cannot be read."""
         try:
@@ -217,11 +206,6 @@ class Runner:
                 raise
         self._standing.enter(Stage.SAMPLE)
         return self._reader.source(keys, singly=True)
-
-    def _seed_for(self, position: int) -> None:
-        """Before what draws for the sample at a position."""
-        if self._seed_globals:
-            seeding.seed_globals(self._seed, self.worker.epoch, position)
 
     # -- writing -------------------------------------------------------------------------
 
@@ -257,7 +241,7 @@ class Runner:
 
         One by one with `seed_globals`, too: what is drawn must not depend on the chunk.
         """
-        if not self._seed_globals:
+        if not self._standing.reseeds:
             try:
                 samples = self._reader.samples(keys, 0)
                 self._prepare_chunk(0, samples, len(keys), batch, arrays)
@@ -298,7 +282,7 @@ class Runner:
         if self._standing.kind is Kind.INDICES:
             worker.indices = np.array(self._standing.keys[row : row + size])
         self._standing.enter(Stage.SAMPLES if size > 1 else Stage.SAMPLE, position)
-        self._seed_for(position)
+        self._standing.seed(position)
         worker.prepare_batch(samples, batch, arrays)
         check_lengths(batch, size)
 
@@ -307,7 +291,7 @@ class Runner:
     ) -> None:
         worker: Any = self.worker
         prepare = worker.prepare
-        reseed = self._seed_globals
+        reseed = self._standing.reseeds
         cell, first = self._standing.cell, worker._first
         skipped = self._settling.skipped
         lists = ListCheck(cell, first)
@@ -319,7 +303,7 @@ class Runner:
             for position, key, buffers in pending:
                 cell[0] = position
                 if reseed:
-                    self._seed_for(position)
+                    self._standing.seed(position)
                 prepare(source[key], batch, buffers)
                 if batch:
                     check(batch, position - first - len(skipped))
@@ -334,14 +318,14 @@ class Runner:
 
     def _fill_free_form(self, part: Part, keys: Any) -> list[Frame]:
         worker = self.worker
-        process, cell, reseed = worker.process, self._standing.cell, self._seed_globals
+        process, cell, reseed = worker.process, self._standing.cell, self._standing.reseeds
         results: list[dict[str, Any]] = []
 
         def process_all(source: Any, pending: Pending) -> None:
             for position, key, _ in pending:
                 cell[0] = position
                 if reseed:
-                    self._seed_for(position)
+                    self._standing.seed(position)
                 result = process(source[key])
                 if not isinstance(result, dict):
                     raise TypeError(
@@ -360,7 +344,7 @@ class Runner:
             return []
         self._standing.enter(Stage.COLLATE, part.position)
         if part.size == part.rows:
-            self._seed_for(part.position)
+            self._standing.seed(part.position)
             columns = worker.collate(results)
         else:
             columns = collate(results, stack_part, part.start)

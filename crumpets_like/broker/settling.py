@@ -28,8 +28,6 @@ class Settling:
         See :class:`TurboDataLoader`.
     standing : Standing
         Tells which sample it is.
-    note : callable
-        Says where an error was, for the log.
 
     Attributes
     ----------
@@ -39,12 +37,9 @@ class Settling:
         Rows of the part that hold no sample, and why: described exceptions.
     """
 
-    def __init__(
-        self, on_error: OnError, standing: Standing, note: Callable[[BaseException], str]
-    ) -> None:
+    def __init__(self, on_error: OnError, standing: Standing) -> None:
         self._on_error = on_error
         self._standing = standing
-        self._note = note
         self.raises = on_error == "raise"
         self.skipped: dict[int, bytes] = {}
 
@@ -96,7 +91,9 @@ class Settling:
             if not (isinstance(answer, str) and answer == "skip"):
                 self._standing.draw_anew()
                 return answer
-            note = "" if isinstance(error, WorkerDied | LoaderTimeout) else self._note(error)
+            note = (
+                "" if isinstance(error, WorkerDied | LoaderTimeout) else self._standing.note(error)
+            )
             self.skipped[row] = describe_failure(error, note)
             return _SKIP
         finally:

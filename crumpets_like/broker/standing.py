@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from .. import seeding
 from ..errors import Whereabouts
+from .buffers import BufferSpec
 from .protocol import Kind, Part
 from .segment import Stage, StatusPage
 from .worker import Worker
@@ -14,6 +17,7 @@ from .worker import Worker
 __all__ = ["Standing"]
 
 _MOST_SHOWN = 8  # indices in a note
+_ABOUT_FIELDS = (ValueError, TypeError, OverflowError, LookupError, Warning)
 
 
 class Standing:
@@ -25,8 +29,10 @@ class Standing:
         Whose attributes tell the user the same.
     page : StatusPage
         Where it is noted.
-    worker_id : int
-        Its line there.
+    reseeds : bool
+        Whether the global generators are seeded for each sample.
+    specs : mapping of str to BufferSpec, optional
+        Fields of a worker that has some: errors may be about them.
 
     Attributes
     ----------
@@ -38,10 +44,19 @@ class Standing:
         The keys or samples of the part.
     """
 
-    def __init__(self, worker: Worker, page: StatusPage, worker_id: int) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        page: StatusPage,
+        reseeds: bool = False,
+        specs: Mapping[str, BufferSpec] | None = None,
+    ) -> None:
+        worker_id = worker.worker_id
         self._worker = worker
         self._page = page
         self._worker_id = worker_id
+        self._specs = specs
+        self.reseeds = reseeds
         self._stage = Stage.SAMPLE
         self._stage_cell = page.stage_cell(worker_id)
         self._stage_cell[0] = self._stage
@@ -69,6 +84,11 @@ class Standing:
         if stage is not self._stage:
             self._stage = stage
             self._stage_cell[0] = stage.value
+
+    def seed(self, position: int) -> None:
+        """Seed the global generators for the sample at a position, if they are at all."""
+        if self.reseeds:
+            seeding.seed_globals(self._worker._seed, self._worker.epoch, position)
 
     def draw_anew(self) -> None:
         """Another sample takes the place of the current one: it draws from the beginning."""
@@ -111,7 +131,7 @@ class Standing:
             return replace(where, indices=tuple(self._worker._keys or ()))
         return where
 
-    def note(self) -> str:
+    def note(self, error: BaseException) -> str:
         """The same in words."""
         worker = self._worker
         keys, unit = worker._keys, worker._unit
@@ -128,4 +148,8 @@ class Standing:
                 what += ", ..." if len(keys) > _MOST_SHOWN else ""
             else:
                 what += f"{unit}s from number {self.first} of the epoch on"
-        return f"In worker {self._worker_id}, epoch {worker.epoch}: {what}."
+        text = f"In worker {self._worker_id}, epoch {worker.epoch}: {what}."
+        if self._specs is not None and isinstance(error, _ABOUT_FIELDS):
+            specs = [f"{name}={spec}" for name, spec in self._specs.items()]
+            text += f" Buffers: {', '.join(specs) or 'none'}."
+        return text
