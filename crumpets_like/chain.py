@@ -98,7 +98,7 @@ class Passes:
         """
         self.number, offset, state = place
         self.place = place
-        if opened:
+        if opened or (state and state[0] == "iterator"):
             iterator = self.open(state)
             if state is None:
                 drop(iterator, offset, self.argument, self.source)

@@ -291,8 +291,7 @@ class Planner:
                 fresh = fresh or self.indexable or not forced
         if fresh:
             self._passes = self._new_passes(self._passes.number)
-        if not chained:
-            self._passes.open()
+            self._passes.open()  # now: a pass that was left early is part of the source's state
         single = not forced and (not chained or length is None)
         if forced and length is None and self._iterations is None and not self._lists:
             length = self._length

@@ -245,5 +245,5 @@ class NoDict(Worker):
 
 @pytest.mark.parametrize("nworkers", [0, 2])
 def test_process_must_return_a_dict(nworkers: int) -> None:
-    with pytest.raises(TypeError, match="must return a dict, it returned a int"):
+    with pytest.raises(TypeError, match="must return a dict, it returned int"):
         load(NoDict(), 8, nworkers)
