@@ -25,6 +25,7 @@ from .samplers import BatchSampler
 
 __all__ = ["DataLoader"]
 
+_END = object()
 _SLOW = (
     "The likely cause is a slow transform: give it more time by a larger timeout. If workers get "
     "in each other's way (processor cores, memory, disk), fewer workers (num_workers) are faster."
@@ -328,13 +329,13 @@ class _PassIterator(Iterator[Any]):
             self._pass = loader._begin()
         batches, record = self._pass
         try:
-            batch = next(batches)
-        except StopIteration:
-            record.over = True
-            loader._end()
-            raise
+            batch = next(batches, _END)
         except LoaderTimeout as error:
             raise LoaderTimeout(error.seconds, error.where, error.stack, _SLOW) from None
+        if batch is _END:
+            record.over = True
+            loader._end()
+            raise StopIteration
         record.receive()
         batch = batch if loader._pin is None else loader._pin(batch)
         self._over = False
