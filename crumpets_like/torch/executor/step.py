@@ -1,0 +1,229 @@
+"""Forward and backward of a program on fixed arrays.
+
+NOTE [Static memory]. Inputs are copied into the bound arrays, results into the arrays of the
+outputs, and gradients into the bound gradient arrays; none of these is ever allocated again. What
+lies between comes from torch's allocator, which gives the same memory again at every step. A step
+that is recorded as a CUDA graph has that fixed, too.
+
+NOTE [Leaves]. The caller may write to the bound arrays in place, as MXNet's users do, so these do
+not require gradients themselves. What runs are aliases of them that do. An alias shares the array's
+version counter, so torch notices when an array that a backward needs has been written to since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .binding import Arrays
+from .graphs import Replays, open_recorder
+from .heads import head_gradients
+from .monitor import Monitor
+from .placement import Places
+from .program import Program
+from .reshape import resize
+from .shapes import Outputs
+from .symbol import Symbol
+
+__all__ = ["Step"]
+
+
+class Step:
+    """A symbol on arrays.
+
+    Parameters
+    ----------
+    symbol : Symbol
+        What is run.
+    places : Places
+        Where.
+    arrays : Arrays
+        On what.
+    outputs : list of (str, Tensor) or None
+        Names, shapes and dtypes of the outputs, if they are known.
+    cuda_graph : bool
+        Whether to record and replay it.
+    like : Step, optional
+        One whose program and whose outputs' memory it shares.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the outputs.
+    outputs : list of Tensor
+        Where results are copied to.
+    monitor : Monitor or None
+        Who looks at every operator.
+    """
+
+    def __init__(
+        self,
+        symbol: Symbol,
+        places: Places,
+        arrays: Arrays,
+        outputs: Outputs | None,
+        cuda_graph: bool,
+        like: Step | None = None,
+    ) -> None:
+        self._symbol = symbol
+        self._places = places
+        self._arrays = arrays
+        self._wanted = arrays.wanted()
+        self._leaves = {name: self._leaf(name, like) for name in arrays.args}
+        self._inputs = [self._leaves[name] for name in symbol.inputs]
+        self._sources = [self._leaves[name] for name in self._wanted]
+        self.program = self._make_program(like)
+        self.names = [name for name, _ in outputs or []]
+        self.outputs: list[Tensor] = [
+            torch.zeros(output.shape, dtype=output.dtype, device=places.device)
+            if like is None
+            else resize(like.outputs[number], tuple(output.shape))
+            for number, (_, output) in enumerate(outputs or [])
+        ]
+        self.monitor: Monitor | None = None if like is None else like.monitor
+        self._results: dict[bool, list[Tensor]] = {}
+        self._heads: dict[bool, list[Tensor]] = {}
+        self._mode: bool | None = None
+        recorder = open_recorder(places.device) if cuda_graph else None
+        self._replays = None if recorder is None else Replays(recorder)
+        self._offer_gradients()
+
+    @property
+    def recording(self) -> bool:
+        """Whether it is, or will be, recorded."""
+        return self._replays is not None and self._replays.active
+
+    @property
+    def _replaying(self) -> bool:
+        """Whether it is replayed now: not while every operator is looked at."""
+        return self.recording and self.monitor is None
+
+    def forward(self, is_train: bool) -> None:
+        """Compute the outputs."""
+        self._mode = is_train
+        if not self._replaying:
+            self._results.clear()  # so that the memory of one forward serves the next
+        self._run(("forward", is_train), partial(self._forward, is_train))
+
+    def backward(self, out_grads: Any) -> None:
+        """Compute the gradients of the last forward; see ``Executor.backward``."""
+        mode = self._mode
+        if mode is None:
+            raise ValueError(
+                "backward needs a forward before it: there is nothing to go back from."
+            )
+        if not self._wanted:
+            return
+        heads = head_gradients(out_grads, self.names, self._results[mode])
+        if self._replaying:  # what is replayed reads the same arrays each time
+            kept = self._heads.setdefault(mode, [head.clone() for head in heads])
+            for head, new in zip(kept, heads, strict=True):
+                head.copy_(new)
+            heads = kept
+        self._run(("backward", mode), partial(self._backward, mode, heads))
+        self._offer_gradients()
+
+    def _leaf(self, name: str, like: Step | None) -> Tensor:
+        """What stands for an argument in the graph. See NOTE [Leaves]."""
+        array = self._arrays.args[name]
+        if like is not None and like._arrays.args[name] is array:
+            return like._leaves[name]
+        if name not in self._wanted:
+            return array.detach() if array.requires_grad else array
+        if array.requires_grad and array.is_leaf:
+            return array
+        return array.detach().requires_grad_()
+
+    def _make_program(self, like: Step | None) -> Program:
+        tensors = {name: self._leaves[name] for name in self._symbol.parameters}
+        if like is not None and all(tensors[name] is like._leaves[name] for name in tensors):
+            return like.program
+        graphs = self._symbol.graphs
+        if graphs is not None and self._places.groups:
+            graphs = self._places.split(graphs)
+        return Program(self._symbol, tensors | self._arrays.aux, self._places.device, graphs)
+
+    def _offer_gradients(self) -> None:
+        """Let optimizers find the gradients; ``zero_grad`` takes them away."""
+        for name, grad in self._wanted.items():
+            array = self._arrays.args[name]
+            if array.is_leaf and array.grad is not grad:
+                array.grad = grad
+
+    def _run(self, name: tuple[str, bool], work: Callable[[], None]) -> None:
+        if self._replays is not None and self._replaying:
+            self._replays.run(name, work)
+        else:
+            work()
+
+    def _forward(self, is_train: bool) -> None:
+        if self.monitor is not None:
+            for name, array in self._arrays.args.items():
+                self.monitor.input(name, array)
+        with torch.set_grad_enabled(bool(self._wanted)):
+            results = self.program.run(is_train, self._inputs, self.monitor)
+        self.names = [name for name, _ in results]
+        del self.outputs[len(results) :]
+        for number, (_, result) in enumerate(results):
+            self._keep(number, result.detach())
+        if self._wanted:
+            self._results[is_train] = [result for _, result in results]
+
+    def _keep(self, number: int, result: Tensor) -> None:
+        """Copy a result into the array of the output; it gets one if it has none like it."""
+        if number == len(self.outputs):
+            self.outputs.append(result.clone())
+            return
+        output = self.outputs[number]
+        if (output.shape, output.dtype, output.device) != (
+            result.shape,
+            result.dtype,
+            result.device,
+        ):
+            self.outputs[number] = result.clone()
+        else:
+            output.copy_(result)
+
+    def _backward(self, mode: bool, heads: list[Tensor]) -> None:
+        roots = [
+            (result, head)
+            for result, head in zip(self._results[mode], heads, strict=True)
+            if result.requires_grad
+        ]
+        gradients: tuple[Tensor | None, ...] = (None,) * len(self._wanted)
+        if roots:
+            gradients = self._differentiate(*zip(*roots, strict=True))
+        written: list[tuple[Tensor, Tensor]] = []
+        added: list[tuple[Tensor, Tensor]] = []
+        with torch.no_grad():
+            for (name, bound), gradient in zip(self._wanted.items(), gradients, strict=True):
+                write = self._arrays.reqs[name] == "write"
+                if gradient is None:  # it has no influence
+                    if write:
+                        bound.zero_()
+                    continue
+                if self.monitor is not None:
+                    self.monitor.gradient(name, gradient)
+                (written if write else added).append((bound, gradient))
+            for operation, pairs in ((torch._foreach_copy_, written), (torch._foreach_add_, added)):
+                if pairs:
+                    bounds, news = zip(*pairs, strict=True)
+                    operation(bounds, news)
+
+    def _differentiate(self, results: Any, heads: Any) -> tuple[Tensor | None, ...]:
+        try:
+            return torch.autograd.grad(
+                results, self._sources, heads, retain_graph=True, allow_unused=True
+            )
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise
+            raise ValueError(
+                "Arrays that these gradients depend on have been written to since the forward, by "
+                "an optimizer, by hand, or by the forward of an executor that shares them. Call "
+                f"backward before that, or forward again. ({error})"
+            ) from error
