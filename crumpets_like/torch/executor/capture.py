@@ -13,10 +13,11 @@ traced would be the same ones at every step.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -97,7 +98,7 @@ def capture(
     """
     tracer = _Tracer(inputs)
     try:
-        with _NoDraws():
+        with _NoDraws(), _fixed_buffers(target):
             graph = tracer.trace(target)
     except Exception as error:
         raise ValueError(
@@ -141,6 +142,28 @@ class _NoDraws(TorchFunctionMode):
                 "function of an input, such as torch.randn_like, or pass them as an input."
             )
         return result
+
+
+class _FixedBuffers(dict[str, Any]):
+    """Buffers that cannot be assigned: a graph would not repeat it."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise ValueError(
+            f"Buffer {name} is assigned, which a graph does not repeat. Change it in place, with "
+            "copy_ or add_."
+        )
+
+
+@contextlib.contextmanager
+def _fixed_buffers(target: Callable[..., Any]) -> Iterator[None]:
+    modules = list(target.modules()) if isinstance(target, nn.Module) else []
+    for module in modules:
+        module._buffers = _FixedBuffers(module._buffers)
+    try:
+        yield
+    finally:
+        for module in modules:
+            module._buffers = dict(module._buffers)
 
 
 def _line_of(error: BaseException) -> str:

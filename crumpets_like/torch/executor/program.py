@@ -155,20 +155,20 @@ def _result_of(graph: fx.Graph) -> Any:
     return next(iter(reversed(graph.nodes))).args[0]
 
 
-def _named(result: Any, value: Any, name: str = "output") -> Iterator[tuple[str, Any]]:
-    """The outputs in `value`, named after the nodes or keys in `result`.
+def _named(result: Any, value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The outputs in `value`, named after the keys or the nodes in `result`.
 
     Without a `value`, a node counts as one tensor.
     """
     if isinstance(result, fx.Node):
-        own = result.name if result.op == "placeholder" else f"{result.name}_output"
+        suffix = "" if result.op == "placeholder" else "_output"
+        own = name or f"{result.name}{suffix}"
         yield from [(own, None)] if value is None else flatten(value, own)
     elif isinstance(result, Mapping):
         for key, item in result.items():
-            for _, tensor in _named(item, value and value[key]):
-                yield str(key), tensor
+            yield from _named(item, value and value[key], str(key))
     elif isinstance(result, list | tuple):
         for number, item in enumerate(result):
-            yield from _named(item, value and value[number], f"{name}{number}")
+            yield from _named(item, value and value[number], name and f"{name}{number}")
     else:  # neither a node nor nodes: no tensor
-        yield from flatten(result, name)
+        yield from flatten(result, name or "output")
