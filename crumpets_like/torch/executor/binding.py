@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,12 +33,15 @@ class Arrays:
         Where the gradients of the arguments go.
     reqs : dict of str to str
         ``"write"``, ``"add"`` or ``"null"``.
+    room : dict of str to Tensor
+        The whole memory of arrays that were reshaped, flat.
     """
 
     args: dict[str, Tensor]
     grads: dict[str, Tensor | None]
     reqs: dict[str, str]
     aux: dict[str, Tensor]
+    room: dict[str, Tensor] = field(default_factory=dict)
 
     def wanted(self) -> dict[str, Tensor]:
         """The gradient arrays that a backward changes."""
@@ -151,13 +154,12 @@ def grad_reqs(arguments: Sequence[str], grad_req: Any) -> dict[str, str]:
 
 
 def _take_to(module: nn.Module, places: Places) -> None:
-    """Move a module, and the parts of it that are elsewhere."""
-    for prefix in ("", *sorted(places.groups, key=len)):
-        part = module.get_submodule(prefix)
-        place = places.find(prefix)
-        tensors = [*part.named_parameters(prefix), *part.named_buffers(prefix)]
-        if any(tensor.device != places.find(name) for name, tensor in tensors):
-            part.to(place)
+    """Move what is elsewhere, each submodule to its own device."""
+    for name, part in module.named_modules():
+        place = places.find(name)
+        own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
+        if any(tensor.device != place for tensor in own):
+            part._apply(lambda tensor, place=place: tensor.to(place), recurse=False)  # type: ignore[misc]
 
 
 def _all_named(what: str, names: Sequence[str], given: Any) -> dict[str, Tensor]:

@@ -103,7 +103,8 @@ def capture(
     except Exception as error:
         raise ValueError(
             f"{describe(target)} cannot be captured as a graph:{_line_of(error)} "
-            f"{str(error).rstrip('.')}. With trace(..., capture=False) it runs as it is, without a graph."
+            f"{str(error).rstrip('.')}. With trace(..., capture=False) it runs as it is, without a "
+            "graph."
         ) from error
     constants = [constant for constant in tracer.tensor_attrs if isinstance(constant, Tensor)]
     return graph, tracer.root, constants

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,8 @@ class Executor:
     def __reduce__(self) -> Any:
         step = self._step
         outputs = list(zip(step.names, step.outputs, strict=True))
-        return _restore, (self._symbol, self._places, self._arrays, outputs, step.recording)
+        arrays = replace(self._arrays, room={})
+        return _restore, (self._symbol, self._places, arrays, outputs, step.recording)
 
     # The arrays.
 

@@ -78,8 +78,17 @@ class Replays:
         self._runs: Counter[Hashable] = Counter()
         self._recorded: dict[Hashable, Work] = {}
 
-    def run(self, name: Hashable, work: Work) -> None:
+    def run(self, name: Hashable, work: Work, after: Hashable = None) -> None:
         """Run a piece of work, always the same for a name.
+
+        Parameters
+        ----------
+        name : hashable
+            Of the work.
+        work : callable
+            What to run, or to record.
+        after : hashable, optional
+            Work whose first runs must be over, too, before this is recorded.
 
         Warns
         -----
@@ -91,7 +100,7 @@ class Replays:
             replay()
         elif self._recorder is None:
             work()
-        elif self._runs[name] < WARM_UPS:
+        elif min(self._runs[name], self._runs[after or name]) < WARM_UPS:
             self._runs[name] += 1
             self._recorder.warm_up(work)
         else:
@@ -103,6 +112,14 @@ class Replays:
                 work()
             else:
                 replay()
+
+    def recorded(self, name: Hashable) -> bool:
+        """Whether a piece of work has been recorded."""
+        return name in self._recorded
+
+    def forget(self, name: Hashable) -> None:
+        """Record a piece of work anew."""
+        self._recorded.pop(name, None)
 
     @property
     def active(self) -> bool:
@@ -124,5 +141,5 @@ def warn_of_fallback(why: str) -> None:
         f"cuda_graph=True: the step cannot be replayed as a CUDA graph ({why}). It runs as usual, "
         "with the same results, but every kernel is launched by the processor.",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=6,
     )

@@ -86,7 +86,7 @@ class Program:
         if monitor is None:
             value = self._codes[is_train](root, *inputs)
         else:
-            value = Monitored(root, graph, monitor).run(*inputs)
+            value = Monitored(root, graph, monitor).look(inputs)
         return list(_named(_result_of(graph), value))
 
 
@@ -96,6 +96,17 @@ class Monitored(fx.Interpreter):
     def __init__(self, root: nn.Module, graph: fx.Graph, monitor: Monitor) -> None:
         super().__init__(root, graph=graph)
         self._monitor = monitor
+
+    def look(self, inputs: Sequence[Tensor]) -> Any:
+        """Run all of them. (``Interpreter.run`` would start a thread for a progress bar.)"""
+        self.args_iter = iter(inputs)
+        for node in self.graph.nodes:
+            self.env[node] = self.run_node(node)
+            if node.op == "output":
+                break
+            for used in self.user_to_last_uses.get(node, []):
+                del self.env[used]
+        return self.env[node]
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one node; its tensors are shown before the next one may change them."""

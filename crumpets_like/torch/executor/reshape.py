@@ -16,7 +16,7 @@ from .shapes import Outputs, Shape, Spec, check_names, check_shape, infer
 if TYPE_CHECKING:
     from .symbol import Symbol
 
-__all__ = ["new_specs", "reshaped", "resize"]
+__all__ = ["fit", "new_specs", "reshaped"]
 
 _MOST_TRIES = 64
 
@@ -110,19 +110,38 @@ def reshaped(arrays: Arrays, specs: Mapping[str, Spec], allow_up_sizing: bool) -
                 f"array of shape {tuple(arrays.args[name].shape)} has {size}. "
                 "allow_up_sizing=True allocates a larger one."
             )
-    args = {name: resize(arrays.args[name], shape) for name, (shape, _) in specs.items()}
+    room = dict(arrays.room)
+    args = {name: fit(room, name, arrays.args[name], shape) for name, (shape, _) in specs.items()}
     grads = {
-        name: None if grad is None else resize(grad, specs[name][0])
+        name: None if grad is None else fit(room, f"gradient of {name}", grad, specs[name][0])
         for name, grad in arrays.grads.items()
     }
-    return Arrays(args, grads, arrays.reqs, arrays.aux)
+    return Arrays(args, grads, arrays.reqs, arrays.aux, room)
 
 
-def resize(array: Tensor, shape: Shape) -> Tensor:
-    """The array itself, its first elements in another shape, or zeros if it has too few."""
+def fit(room: dict[str, Tensor], name: str, array: Tensor, shape: Shape) -> Tensor:
+    """An array of another shape in the memory of the old one.
+
+    Parameters
+    ----------
+    room : dict of str to Tensor
+        The memory that arrays had before they became smaller; changed where more is needed.
+    name : str
+        Of the memory.
+    array : Tensor
+        The old one.
+    shape : tuple of int
+
+    Returns
+    -------
+    Tensor
+        The array itself, or the first elements of its memory, or of new memory, zeros.
+    """
     if tuple(array.shape) == shape:
         return array
     size = math.prod(shape)
-    if size <= array.numel() and array.is_contiguous():
-        return array.detach().view(-1)[:size].view(shape)
-    return torch.zeros(shape, dtype=array.dtype, device=array.device)
+    if name not in room and array.is_contiguous():
+        room[name] = array.detach().view(-1)
+    if name not in room or room[name].numel() < size:
+        room[name] = torch.zeros(size, dtype=array.dtype, device=array.device)
+    return room[name][:size].view(shape)

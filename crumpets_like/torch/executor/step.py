@@ -8,11 +8,14 @@ that is recorded as a CUDA graph has that fixed, too.
 NOTE [Leaves]. The caller may write to the bound arrays in place, as MXNet's users do, so these do
 not require gradients themselves. What runs are aliases of them that do. An alias shares the array's
 version counter, so torch notices when an array that a backward needs has been written to since.
+
+NOTE [Recording]. What a recorded backward reads is what the forward that was recorded in the same
+step has left in its memory. So the forward waits until the backward has had its first runs, and is
+recorded anew if no backward followed. Head gradients are copied to arrays of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,7 +28,7 @@ from .heads import head_gradients
 from .monitor import Monitor
 from .placement import Places
 from .program import Program
-from .reshape import resize
+from .reshape import fit
 from .shapes import Outputs
 from .symbol import Symbol
 
@@ -81,12 +84,13 @@ class Step:
         self.outputs: list[Tensor] = [
             torch.zeros(output.shape, dtype=output.dtype, device=places.device)
             if like is None
-            else resize(like.outputs[number], tuple(output.shape))
+            else fit(arrays.room, f"output {number}", like.outputs[number], tuple(output.shape))
             for number, (_, output) in enumerate(outputs or [])
         ]
         self.monitor: Monitor | None = None if like is None else like.monitor
         self._results: dict[bool, list[Tensor]] = {}
         self._heads: dict[bool, list[Tensor]] = {}
+        self._versions: list[int] = []
         self._mode: bool | None = None
         recorder = open_recorder(places.device) if cuda_graph else None
         self._replays = None if recorder is None else Replays(recorder)
@@ -105,9 +109,16 @@ class Step:
     def forward(self, is_train: bool) -> None:
         """Compute the outputs."""
         self._mode = is_train
-        if not self._replaying:
+        work = partial(self._forward, is_train)
+        if self._replays is None or not self._replaying:
             self._results.clear()  # so that the memory of one forward serves the next
-        self._run(("forward", is_train), partial(self._forward, is_train))
+            work()
+            return
+        name, back = ("forward", is_train), ("backward", is_train)
+        if self._wanted and not self._replays.recorded(back):
+            self._replays.forget(name)  # both are recorded in one step, see NOTE [Recording]
+        self._replays.run(name, work, back if self._wanted else None)
+        self._versions = self._versions_now()
 
     def backward(self, out_grads: Any) -> None:
         """Compute the gradients of the last forward; see ``Executor.backward``."""
@@ -119,13 +130,20 @@ class Step:
         if not self._wanted:
             return
         heads = head_gradients(out_grads, self.names, self._results[mode])
-        if self._replaying:  # what is replayed reads the same arrays each time
+        if self._replays is None or not self._replaying:
+            self._backward(mode, heads)
+        else:
+            if self._versions != self._versions_now():
+                raise _overwritten("")
             kept = self._heads.setdefault(mode, [head.clone() for head in heads])
             for head, new in zip(kept, heads, strict=True):
                 head.copy_(new)
-            heads = kept
-        self._run(("backward", mode), partial(self._backward, mode, heads))
+            self._replays.run(("backward", mode), partial(self._backward, mode, kept))
         self._offer_gradients()
+
+    def _versions_now(self) -> list[int]:
+        """How often each argument has been written to, which a replay would not notice."""
+        return [array._version for array in self._arrays.args.values()]
 
     def _leaf(self, name: str, like: Step | None) -> Tensor:
         """What stands for an argument in the graph. See NOTE [Leaves]."""
@@ -153,12 +171,6 @@ class Step:
             array = self._arrays.args[name]
             if array.is_leaf and array.grad is not grad:
                 array.grad = grad
-
-    def _run(self, name: tuple[str, bool], work: Callable[[], None]) -> None:
-        if self._replays is not None and self._replaying:
-            self._replays.run(name, work)
-        else:
-            work()
 
     def _forward(self, is_train: bool) -> None:
         if self.monitor is not None:
@@ -222,8 +234,12 @@ class Step:
         except RuntimeError as error:
             if "modified by an inplace operation" not in str(error):
                 raise
-            raise ValueError(
-                "Arrays that these gradients depend on have been written to since the forward, by "
-                "an optimizer, by hand, or by the forward of an executor that shares them. Call "
-                f"backward before that, or forward again. ({error})"
-            ) from error
+            raise _overwritten(f" ({error})") from error
+
+
+def _overwritten(why: str) -> ValueError:
+    return ValueError(
+        "Arrays that these gradients depend on have been written to since the forward, by an "
+        "optimizer, by hand, or by the forward of an executor that shares them. Call backward "
+        f"before that, or forward again.{why}"
+    )

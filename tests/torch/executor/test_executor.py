@@ -108,11 +108,19 @@ def test_values_are_cast_to_the_bound_dtype(value, expected):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"a": np.ones(3)}, ValueError, r"^Shape not match! Argument a, need: \(2,\), received: \(3,\)$"),
+        (
+            {"a": np.ones(3)},
+            ValueError,
+            r"^Shape not match! Argument a, need: \(2,\), received: \(3,\)$",
+        ),
         ({"zz": np.ones(2)}, TypeError, "^Unknown argument zz$"),
         ({"a": [1.0, 2.0]}, ValueError, "^only accept keyword argument of .* got list for a$"),
         ({"a": 1.0}, ValueError, "^only accept keyword argument of .* got float for a$"),
-        ({"a": np.array(["x", "y"])}, ValueError, "only accept keyword argument of .* ndarray for a"),
+        (
+            {"a": np.array(["x", "y"])},
+            ValueError,
+            "only accept keyword argument of .* ndarray for a",
+        ),
     ],
 )
 def test_wrong_values_change_nothing(given, error, words):
@@ -197,7 +205,12 @@ def test_copy_params_from():
     [
         ({"zz": np.zeros(2)}, None, ValueError, '^Find name "zz" that is not in the arguments$'),
         ({}, {"zz": np.zeros(2)}, ValueError, '"zz" that is not in the auxiliary states$'),
-        ({"norm.bias": np.zeros(3)}, None, ValueError, r"norm.bias, need: \(2,\), received: \(3,\)"),
+        (
+            {"norm.bias": np.zeros(3)},
+            None,
+            ValueError,
+            r"norm.bias, need: \(2,\), received: \(3,\)",
+        ),
         ({}, {"norm.running_var": np.zeros(3)}, ValueError, "Argument norm.running_var, need"),
         ({"norm.bias": [0.0, 0.0]}, None, TypeError, "value of norm.bias is no array: list"),
     ],
