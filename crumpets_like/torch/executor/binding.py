@@ -4,52 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from .arrays import Arrays
 from .placement import Places
 from .shapes import DTypes, Outputs, check_names, infer, input_specs
 
 if TYPE_CHECKING:
     from .symbol import Symbol
 
-__all__ = ["Arrays", "allocate", "bind"]
+__all__ = ["allocate", "bind"]
 
 GRAD_REQS = ("write", "add", "null")
-
-
-@dataclass
-class Arrays:
-    """What is bound, by name, in the order of the symbol's lists.
-
-    Attributes
-    ----------
-    args, aux : dict of str to Tensor
-        Arguments and auxiliary states.
-    grads : dict of str to Tensor or None
-        Where the gradients of the arguments go.
-    reqs : dict of str to str
-        ``"write"``, ``"add"`` or ``"null"``.
-    room : dict of str to Tensor
-        The whole memory of arrays that were reshaped, flat.
-    """
-
-    args: dict[str, Tensor]
-    grads: dict[str, Tensor | None]
-    reqs: dict[str, str]
-    aux: dict[str, Tensor]
-    room: dict[str, Tensor] = field(default_factory=dict)
-
-    def wanted(self) -> dict[str, Tensor]:
-        """The gradient arrays that a backward changes."""
-        return {
-            name: grad
-            for name, grad in self.grads.items()
-            if grad is not None and self.reqs[name] != "null"
-        }
 
 
 def bind(

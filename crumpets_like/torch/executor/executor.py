@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .binding import Arrays
+from .arrays import Arrays, Bound
 from .monitor import Monitor
 from .placement import Places
 from .plan import describe_plan
@@ -22,10 +21,8 @@ from .values import Copies, array_of, check_shape_of, checked
 
 __all__ = ["Executor"]
 
-Array = Tensor | np.ndarray[Any, Any]
 
-
-class Executor:
+class Executor(Bound):
     """A symbol bound to arrays; made by ``Symbol.bind`` and ``Symbol.simple_bind``.
 
     Parameters
@@ -55,7 +52,7 @@ class Executor:
     ) -> None:
         self._symbol = symbol
         self._places = places
-        self._arrays = arrays
+        super().__init__(arrays)
         self._step = Step(symbol, places, arrays, outputs, cuda_graph, like)
         self._copies = Copies()
         self._short: Executor | None = None
@@ -65,47 +62,14 @@ class Executor:
         return f"<Executor of {self._symbol!r} on {self._places.device}>"
 
     def __reduce__(self) -> Any:
-        step = self._step
-        outputs = list(zip(step.names, step.outputs, strict=True))
         arrays = replace(self._arrays, room={})
-        return _restore, (self._symbol, self._places, arrays, outputs, step.recording)
-
-    # The arrays.
-
-    @property
-    def arg_arrays(self) -> list[Tensor]:
-        """The arguments, in the order of ``Symbol.list_arguments``."""
-        return list(self._arrays.args.values())
-
-    @property
-    def grad_arrays(self) -> list[Tensor | None]:
-        """The gradients of the arguments; None where there is none."""
-        return list(self._arrays.grads.values())
-
-    @property
-    def aux_arrays(self) -> list[Tensor]:
-        """The auxiliary states."""
-        return list(self._arrays.aux.values())
+        state = self._symbol, self._places, arrays, self._step.named_outputs()
+        return _restore, (*state, self._step.recording)
 
     @property
     def outputs(self) -> list[Tensor]:
         """The outputs of the last forward: always the same arrays."""
         return list((self._short or self)._step.outputs)
-
-    @property
-    def arg_dict(self) -> dict[str, Tensor]:
-        """The arguments by name."""
-        return dict(self._arrays.args)
-
-    @property
-    def grad_dict(self) -> dict[str, Tensor | None]:
-        """The gradients by the argument's name; None where there is none."""
-        return dict(self._arrays.grads)
-
-    @property
-    def aux_dict(self) -> dict[str, Tensor]:
-        """The auxiliary states by name."""
-        return dict(self._arrays.aux)
 
     @property
     def output_dict(self) -> dict[str, Tensor]:
@@ -154,17 +118,13 @@ class Executor:
             If a value is no array, or has another shape. Nothing has been changed then.
         """
         values = checked(kwargs, self._arrays.args, strict)
-        self._short = self._for_short(values) if allow_short else None
-        if self._short is not None:
-            return self._short._forward(is_train, values)
-        return self._forward(is_train, values)
-
-    def _forward(self, is_train: bool, values: Mapping[str, Tensor]) -> list[Tensor]:
-        args = self._arrays.args
+        short = self._for_short(values) if allow_short else None
+        args = (short or self)._arrays.args
         for name, value in values.items():
             check_shape_of(name, args[name], value)
+        self._short = short
         self._copies.copy([(args[name], value) for name, value in values.items()])
-        self._step.forward(is_train)
+        (short or self)._step.forward(is_train)
         return self.outputs
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
@@ -228,8 +188,8 @@ class Executor:
 
     def copy_params_from(
         self,
-        arg_params: Mapping[str, Array],
-        aux_params: Mapping[str, Array] | None = None,
+        arg_params: Mapping[str, Any],
+        aux_params: Mapping[str, Any] | None = None,
         allow_extra_params: bool = False,
     ) -> None:
         """Copy values into arguments and auxiliary states, cast to the bound dtypes.
@@ -323,9 +283,7 @@ class Executor:
 
     def debug_str(self) -> str:
         """The plan, node by node, the arrays, and how many bytes they take."""
-        step = self._step
-        outputs = zip(step.names, step.outputs, strict=True)
-        return describe_plan(step.program.graphs, self._arrays, outputs)
+        return describe_plan(self._step.program.graphs, self._arrays, self._step.named_outputs())
 
     def get_optimized_symbol(self) -> Symbol:
         """The symbol without what no output needs; bound again, it gives the same outputs."""

@@ -108,6 +108,7 @@ class Replays:
                 replay = self._recorded[name] = self._recorder.record(work)
             except RuntimeError as error:
                 self._recorder = None
+                self._recorded.clear()
                 warn_of_fallback(str(error))
                 work()
             else:
@@ -123,8 +124,8 @@ class Replays:
 
     @property
     def active(self) -> bool:
-        """Whether anything is, or will be, recorded."""
-        return self._recorder is not None or bool(self._recorded)
+        """Whether work is, or will be, recorded."""
+        return self._recorder is not None
 
 
 def open_recorder(device: torch.device) -> Recorder | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor, fx
 
-from .binding import Arrays
+from .arrays import Arrays
 
 __all__ = ["describe_plan"]
 

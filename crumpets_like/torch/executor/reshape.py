@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .binding import Arrays
+from .arrays import Arrays
 from .shapes import Outputs, Shape, Spec, check_names, check_shape, infer
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .binding import Arrays
+from .arrays import Arrays
 from .graphs import Replays, open_recorder
 from .heads import head_gradients
 from .monitor import Monitor
@@ -89,7 +89,8 @@ class Step:
         ]
         self.monitor: Monitor | None = None if like is None else like.monitor
         self._results: dict[bool, list[Tensor]] = {}
-        self._heads: dict[bool, list[Tensor]] = {}
+        self._ones: dict[bool, list[Tensor]] = {}
+        self._recorded_heads: dict[bool, list[Tensor]] = {}
         self._versions: list[int] = []
         self._mode: bool | None = None
         recorder = open_recorder(places.device) if cuda_graph else None
@@ -106,19 +107,24 @@ class Step:
         """Whether it is replayed now: not while every operator is looked at."""
         return self.recording and self.monitor is None
 
+    def named_outputs(self) -> Outputs:
+        """The outputs with their names, of which some may be equal."""
+        return list(zip(self.names, self.outputs, strict=True))
+
     def forward(self, is_train: bool) -> None:
         """Compute the outputs."""
-        self._mode = is_train
+        self._mode = None  # in case it fails
         work = partial(self._forward, is_train)
         if self._replays is None or not self._replaying:
             self._results.clear()  # so that the memory of one forward serves the next
             work()
-            return
-        name, back = ("forward", is_train), ("backward", is_train)
-        if self._wanted and not self._replays.recorded(back):
-            self._replays.forget(name)  # both are recorded in one step, see NOTE [Recording]
-        self._replays.run(name, work, back if self._wanted else None)
-        self._versions = self._versions_now()
+        else:
+            name, back = ("forward", is_train), ("backward", is_train)
+            if self._wanted and not self._replays.recorded(back):
+                self._replays.forget(name)  # both are recorded in one step, see NOTE [Recording]
+            self._replays.run(name, work, back if self._wanted else None)
+            self._versions = self._versions_now()
+        self._mode = is_train
 
     def backward(self, out_grads: Any) -> None:
         """Compute the gradients of the last forward; see ``Executor.backward``."""
@@ -129,17 +135,26 @@ class Step:
             )
         if not self._wanted:
             return
-        heads = head_gradients(out_grads, self.names, self._results[mode])
+        heads = self._heads_of(mode, out_grads)
         if self._replays is None or not self._replaying:
             self._backward(mode, heads)
         else:
             if self._versions != self._versions_now():
                 raise _overwritten("")
-            kept = self._heads.setdefault(mode, [head.clone() for head in heads])
+            kept = self._recorded_heads.setdefault(mode, [head.clone() for head in heads])
             for head, new in zip(kept, heads, strict=True):
                 head.copy_(new)
             self._replays.run(("backward", mode), partial(self._backward, mode, kept))
         self._offer_gradients()
+
+    def _heads_of(self, mode: bool, out_grads: Any) -> list[Tensor]:
+        results = self._results[mode]
+        if out_grads is not None:
+            return head_gradients(out_grads, self.names, results)
+        ones = self._ones.get(mode, [])
+        if [one.shape for one in ones] != [result.shape for result in results]:
+            ones = self._ones[mode] = head_gradients(None, self.names, results)
+        return ones
 
     def _versions_now(self) -> list[int]:
         """How often each argument has been written to, which a replay would not notice."""
@@ -173,6 +188,7 @@ class Step:
                 array.grad = grad
 
     def _forward(self, is_train: bool) -> None:
+        self._results.pop(is_train, None)
         if self.monitor is not None:
             for name, array in self._arrays.args.items():
                 self.monitor.input(name, array)
