@@ -38,8 +38,10 @@ class Loss(nn.Module):
 
 def mini_batches(files: DigitFiles) -> Generator[MiniBatch, None, None]:
     """Yield the same mini-batches each time; the last one of an epoch has fewer samples."""
-    options = {"shuffle": True, "seed": 0, "device": "cpu"}
-    with TorchTurboDataLoader(files, BATCH_SIZE, make_worker(augment=True), 2, **options) as loader:
+    worker = make_worker(augment=True)
+    with TorchTurboDataLoader(
+        files, BATCH_SIZE, worker, 2, device="cpu", shuffle=True, seed=0
+    ) as loader:
         while True:
             for _, parts in loader:
                 yield from parts

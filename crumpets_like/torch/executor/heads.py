@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from ..device import as_tensor
+from .values import array_of
 
 __all__ = ["head_gradients", "make_loss", "softmax_output"]
 
@@ -165,7 +164,7 @@ def _head_gradient(head: Any, name: str, output: Tensor) -> Tensor:
             "a scalar nor a loss head. Pass out_grads=, or end the network with softmax_output or "
             "make_loss, or detach() an output that nothing is to flow back from."
         )
-    tensor = as_tensor(np.asarray(head) if isinstance(head, np.generic) else head)
+    tensor = array_of(head)
     if tensor is None:
         raise TypeError(
             f"The head gradient of output {name}, of shape {tuple(output.shape)}, must be a tensor "

@@ -167,7 +167,7 @@ class Step:
             return like._leaves[name]
         if name not in self._wanted:
             return array.detach() if array.requires_grad else array
-        if array.requires_grad and array.is_leaf:
+        if name in self._symbol.parameters and array.requires_grad and array.is_leaf:
             return array
         return array.detach().requires_grad_()
 

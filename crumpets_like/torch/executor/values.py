@@ -16,10 +16,10 @@ __all__ = ["Copies", "array_of", "check_shape_of", "checked"]
 
 def array_of(value: Any) -> Tensor | None:
     """A tensor with the values of a tensor or a numpy array of numbers; None of anything else."""
-    if isinstance(value, np.ndarray) and (
-        not value.flags.writeable or any(stride < 0 for stride in value.strides)
-    ):
-        value = value.copy()  # torch would warn of it, or refuse it
+    if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.ma.MaskedArray):
+        value = np.asarray(value)  # such as a memory map
+        if not value.flags.writeable or any(stride < 0 for stride in value.strides):
+            value = value.copy()  # torch would warn of it, or refuse it
     return as_tensor(value)
 
 
