@@ -58,7 +58,9 @@ class CudaRecorder:
     def record(self, work: Work) -> Work:
         """Record it as a CUDA graph."""
         graph = _cuda.CUDAGraph()
-        with _cuda.graph(graph, pool=self._pool, stream=self._stream):
+        # Other threads may ask for events meanwhile, as those of a loader do.
+        mode = "thread_local"
+        with _cuda.graph(graph, self._pool, self._stream, capture_error_mode=mode):
             work()
         replay: Work = graph.replay
         return replay

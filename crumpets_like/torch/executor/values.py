@@ -13,6 +13,8 @@ from ..device import as_tensor
 
 __all__ = ["Copies", "array_of", "check_shape_of", "checked"]
 
+_cuda: Any = torch.cuda  # parts of it have no types
+
 
 def array_of(value: Any) -> Tensor | None:
     """A tensor with the values of a tensor or a numpy array of numbers; None of anything else."""
@@ -67,21 +69,24 @@ class Copies:
     """Copies into bound arrays; from page-locked memory they go on beside the caller's work."""
 
     def __init__(self) -> None:
-        self._under_way: tuple[Any, list[Tensor]] | None = None
+        self._events: list[Any] = []
+        self._held: list[Tensor] = []
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Copy into arrays, given as (array, source)."""
-        if self._under_way is not None:
-            self._under_way[0].synchronize()
-            self._under_way = None
-        held = []
+        for event in self._events:
+            event.synchronize()
+        self._events.clear()
+        self._held.clear()
+        devices = set()
         with torch.no_grad():
             for array, source in pairs:
                 ahead = array.is_cuda and source.is_pinned()
                 array.copy_(source, non_blocking=ahead)
-                if ahead:
-                    held.append(source)
-        if held:  # a loader fills a buffer again as soon as nothing looks at it
-            event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-            self._under_way = event, held
+                if ahead:  # a loader fills a buffer again as soon as nothing looks at it
+                    self._held.append(source)
+                    devices.add(array.device)
+        for device in devices:
+            event = _cuda.Event()
+            event.record(_cuda.current_stream(device))
+            self._events.append(event)

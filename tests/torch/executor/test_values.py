@@ -42,9 +42,9 @@ def test_memory_maps_and_frozen_arrays(tmp_path):
 def test_what_is_given_for_bound_names():
     bound = {"a": torch.zeros(2)}
     assert list(checked({"a": np.ones(2), "b": np.ones(2), "c": [1]}, bound, False)) == ["a"]
-    with pytest.raises(TypeError, match="^Unknown argument b$"):
+    with pytest.raises(TypeError, match=r"^Unknown argument b$"):
         checked({"a": np.ones(2), "b": np.ones(2)}, bound, True)
-    with pytest.raises(ValueError, match="got list for c$"):
+    with pytest.raises(ValueError, match=r"got list for c$"):
         checked({"c": [1]}, bound, True)
 
 
@@ -64,6 +64,7 @@ class Target:
     def __init__(self, log, is_cuda=True):
         self.log = log
         self.is_cuda = is_cuda
+        self.device = "cuda:1"
 
     def copy_(self, source, non_blocking):
         self.log.append(("copy", non_blocking))
@@ -74,13 +75,14 @@ def log(monkeypatch):
     log = []
 
     class Event:
-        def record(self):
-            log.append("record")
+        def record(self, stream):
+            log.append(stream)
 
         def synchronize(self):
             log.append("wait")
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
     return log
 
 
@@ -89,7 +91,7 @@ def test_copies_from_page_locked_memory_keep_it(log):
     source = Source(pinned=True)
     held = weakref.ref(source)
     copies.copy([(Target(log), source), (Target(log), Source(pinned=False))])
-    assert log == [("copy", True), ("copy", False), "record"]
+    assert log == [("copy", True), ("copy", False), "stream of cuda:1"]
     del source
     gc.collect()
     assert held() is not None
