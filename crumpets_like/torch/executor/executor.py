@@ -278,7 +278,7 @@ class Executor(Bound):
             Whether to show the arguments, under their names, and what each operator reads, as
             ``add_input0`` and so on.
         """
-        self._step.monitor = None if callback is None else Monitor(callback, monitor_all)
+        self._step.watch(None if callback is None else Monitor(callback, monitor_all))
         self._shorts.clear()
 
     def debug_str(self) -> str:

@@ -124,6 +124,10 @@ class Replays:
         """Record a piece of work anew."""
         self._recorded.pop(name, None)
 
+    def clear(self) -> None:
+        """Record all work anew."""
+        self._recorded.clear()
+
     @property
     def active(self) -> bool:
         """Whether work is, or will be, recorded."""

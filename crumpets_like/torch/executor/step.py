@@ -111,6 +111,14 @@ class Step:
         """The outputs with their names, of which some may be equal."""
         return list(zip(self.names, self.outputs, strict=True))
 
+    def watch(self, monitor: Monitor | None) -> None:
+        """Let somebody look at every operator. What was recorded is forgotten: it needs results
+        that other runs would replace.
+        """
+        self.monitor = monitor
+        if self._replays is not None:
+            self._replays.clear()
+
     def forward(self, is_train: bool) -> None:
         """Compute the outputs."""
         self._mode = None  # in case it fails

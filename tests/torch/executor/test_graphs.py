@@ -172,17 +172,22 @@ def test_what_cannot_be_recorded_runs_with_one_warning(monkeypatch):
 def test_not_while_a_monitor_looks(monkeypatch):
     executor, recorder = recorded(monkeypatch, Net())
     seen = []
+
+    def steps(count):
+        for _ in range(count):
+            executor.forward(is_train=True, x=torch.randn(4, 3))
+            executor.backward(torch.ones(4, 2))
+
+    steps(WARM_UPS + 1)
+    log = list(recorder.log)
     executor.set_monitor_callback(lambda name, value: seen.append(name))
-    for _ in range(WARM_UPS + 2):
-        executor.forward(is_train=True, x=torch.randn(4, 3))
-        executor.backward(torch.ones(4, 2))
-    assert recorder.log == []
-    assert seen.count("norm_output") == WARM_UPS + 2
+    steps(3)
+    assert recorder.log == log
+    assert seen.count("norm_output") == 3
     executor.set_monitor_callback(None)
-    for _ in range(WARM_UPS + 1):
-        executor.forward(is_train=True, x=torch.randn(4, 3))
-        executor.backward(torch.ones(4, 2))
-    assert recorder.log[-1] == "replay"
+    steps(1)
+    assert recorder.log[len(log) :] == ["record", "replay", "record", "replay"]
+    assert len(seen) == len(set(seen)) * 3
 
 
 def test_without_a_gpu_there_is_one_warning():
