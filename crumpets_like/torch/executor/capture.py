@@ -7,8 +7,9 @@ their shapes, and for one of training and inference; it took 0.3 to 7.9 seconds 
 ``torch.fx`` took 8 to 57 milliseconds. An executor is reshaped, switches between training and
 inference, and can say its arguments before it knows any shape: all that is ``torch.fx``.
 
-What ``torch.fx`` would do wrong without a word is refused here: numbers drawn while the code is
-traced would be the same ones at every step.
+What ``torch.fx`` would do wrong without a word is refused here: random numbers drawn while the code
+is traced, which would be the same ones at every step; assignments to attributes, which a graph does
+not repeat; operators under ``no_grad`` or ``autocast``, which a graph does not keep.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ def capture(
     try:
         with _NoDraws(), _fixed_buffers(target):
             graph = tracer.trace(target)
+        _check_attributes(tracer.root)
     except Exception as error:
         raise ValueError(
             f"{describe(target)} cannot be captured as a graph:{_line_of(error)} "
@@ -116,6 +118,16 @@ class _Tracer(fx.Tracer):
     def __init__(self, inputs: Sequence[str]) -> None:
         super().__init__()
         self._inputs = inputs
+        self._modes = _modes()
+
+    def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
+        """Add a node, if it will run as it would here."""
+        if _modes() != self._modes:
+            raise ValueError(
+                "A graph does not keep torch.no_grad, autocast and the like. Use detach() or to() "
+                "within the code, or call the executor under such a mode."
+            )
+        return super().create_proxy(*args, **kwargs)
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
@@ -135,14 +147,40 @@ class _NoDraws(TorchFunctionMode):
     """Refuses what draws random numbers into a tensor that would become a constant."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = torch.random.get_rng_state()
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and not torch.equal(before, torch.random.get_rng_state()):
+        kwargs = kwargs or {}
+        before = _generators()
+        result = func(*args, **kwargs)
+        drawn = kwargs.get("generator") is not None or not all(
+            map(torch.equal, before, _generators())
+        )
+        if drawn and isinstance(result, Tensor):
             raise ValueError(
                 "Random numbers drawn here would be the same ones at every step. Draw them with a "
                 "function of an input, such as torch.randn_like, or pass them as an input."
             )
         return result
+
+
+def _generators() -> list[Tensor]:
+    """States of the global generators."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.random.get_rng_state(), *cuda]
+
+
+def _modes() -> list[bool]:
+    """What changes operators from outside."""
+    autocast = [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")]
+    return [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast]
+
+
+def _check_attributes(root: nn.Module) -> None:
+    for module in root.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, fx.Proxy):
+                raise ValueError(
+                    f"Attribute {name} of {type(module).__name__} is assigned, which a graph does "
+                    "not repeat."
+                )
 
 
 class _FixedBuffers(dict[str, Any]):

@@ -116,7 +116,7 @@ class Monitored(fx.Interpreter):
         for number, (_, tensor) in enumerate(flatten(inputs, "", tensors_only=True)):
             self._monitor.input(f"{n.name}_input{number}", tensor)
         result = super().run_node(n)
-        for name, tensor in flatten(result, f"{n.name}_output", tensors_only=True):
+        for name, tensor in flatten(result, node_output(n), tensors_only=True):
             self._monitor.output(name, tensor)
         return result
 
@@ -162,6 +162,11 @@ def output_names(graph: fx.Graph) -> list[str]:
     return [name for name, _ in _named(_result_of(graph), None)]
 
 
+def node_output(node: fx.Node) -> str:
+    """What the result of a node is called."""
+    return str(node.target) if node.op == "placeholder" else f"{node.name}_output"
+
+
 def _result_of(graph: fx.Graph) -> Any:
     return next(iter(reversed(graph.nodes))).args[0]
 
@@ -172,8 +177,7 @@ def _named(result: Any, value: Any, name: str = "") -> Iterator[tuple[str, Any]]
     Without a `value`, a node counts as one tensor.
     """
     if isinstance(result, fx.Node):
-        suffix = "" if result.op == "placeholder" else "_output"
-        own = name or f"{result.name}{suffix}"
+        own = name or node_output(result)
         yield from [(own, None)] if value is None else flatten(value, own)
     elif isinstance(result, Mapping):
         for key, item in result.items():

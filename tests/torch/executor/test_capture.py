@@ -47,21 +47,61 @@ class Counting(nn.Module):
         return x * self.count
 
 
+class Keeping(nn.Module):
+    def forward(self, x):
+        self.last = x * 2
+        return self.last
+
+
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 4)
+
+    def forward(self, x):
+        with torch.no_grad():
+            return self.fc(x)
+
+
+def cast(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return x @ x
+
+
+def drawn(x):
+    return x + torch.rand(3, generator=torch.Generator().manual_seed(0))
+
+
 @pytest.mark.parametrize(
     ("target", "line"),
     [
+        (Frozen(), "return self.fc(x)"),
+        (cast, "return x @ x"),
+        (drawn, "return x + torch.rand(3, generator=torch.Generator().manual_seed(0))"),
         (branches, "if x.sum() > 0:"),
         (Branching(), "if x.sum() > 0:"),
         (noisy, "return x + torch.rand(3)"),
         (Counting(), "self.count = self.count + 1"),
     ],
-    ids=["function", "module", "noise", "buffer"],
+    ids=["no_grad", "autocast", "generator", "function", "module", "noise", "buffer"],
 )
 def test_what_cannot_be_captured_names_the_line(target, line):
     with pytest.raises(ValueError, match="cannot be captured as a graph") as caught:
         trace(target)
     assert re.search(rf"test_capture\.py:\d+: `{re.escape(line)}`", str(caught.value))
     assert "capture=False" in str(caught.value)
+
+
+def test_assigned_attributes():
+    with pytest.raises(ValueError, match="Attribute last of Keeping is assigned, which a graph"):
+        trace(Keeping())
+    trace(Keeping(), capture=False)
+
+
+def test_under_a_mode_of_the_callers():
+    with torch.no_grad():
+        symbol = trace(Net())
+    assert symbol.graphs is not None
 
 
 def test_without_capture_it_runs_as_it_is():

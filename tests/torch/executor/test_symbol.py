@@ -92,6 +92,14 @@ def test_several_outputs():
     assert list(executor.output_dict) == ["sum", "both0", "both1"]
 
 
+def test_names_that_python_has_too():
+    symbol = trace(lambda input, len: (input, len + 1))
+    assert symbol.list_arguments() == ["input", "len"]
+    assert symbol.list_outputs() == ["input", "add_output"]
+    executor = symbol.simple_bind("cpu", input=(1,), len=(1,))
+    assert executor.forward(len=torch.ones(1))[1].item() == 2
+
+
 def test_an_operator_with_several_results():
     symbol = trace(Last())
     executor = symbol.simple_bind("cpu", x=(5, 2, 3))
