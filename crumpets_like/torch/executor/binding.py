@@ -128,7 +128,7 @@ def _take_to(module: nn.Module, places: Places) -> None:
         place = places.find(name)
         own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
         if any(tensor.device != place for tensor in own):
-            part._apply(lambda tensor, place=place: tensor.to(place), recurse=False)  # type: ignore[misc]
+            part._apply(lambda tensor, place=place: tensor.to(place), recurse=False)
 
 
 def _all_named(what: str, names: Sequence[str], given: Any) -> dict[str, Tensor]:

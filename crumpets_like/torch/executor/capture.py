@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 __all__ = ["capture", "input_names"]
 
 _NOT_THE_USERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+_cuda: Any = torch.cuda  # parts of it have no types
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -163,8 +164,10 @@ class _NoDraws(TorchFunctionMode):
 
 def _generators() -> list[Tensor]:
     """States of the global generators."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return [torch.random.get_rng_state(), *cuda]
+    return [
+        torch.random.get_rng_state(),
+        *(_cuda.get_rng_state_all() if _cuda.is_initialized() else []),
+    ]
 
 
 def _modes() -> list[bool]:
