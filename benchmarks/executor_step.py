@@ -1,4 +1,8 @@
-"""A step of an executor beside the same step in plain eager PyTorch, in turn, in one process."""
+"""A step of an executor beside the same step in plain eager PyTorch, in turn, in one process.
+
+They alternate in blocks. Step by step, each would find the other's memory in the processor's cache
+in place of its own, which no training loop does.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,8 @@ from crumpets_like.torch.executor import Executor, trace
 BATCH_SIZE = 64
 WARM_UPS = 5
 """Steps after which nothing may be allocated any more."""
+BLOCK = 10
+"""Steps of one kind in a row."""
 
 
 class Loss(nn.Module):
@@ -53,14 +59,14 @@ NETWORKS = {"ours": perceptron, "ours-cnn": convolutional}
 
 
 def measure(contender: str, steps: int) -> dict[str, float]:
-    """Time forward and backward of an executor and of PyTorch, one step of each in turn.
+    """Time forward and backward of an executor and of PyTorch, in turn.
 
     Parameters
     ----------
     contender : str
         A key of `NETWORKS`.
     steps : int
-        Timed steps of each.
+        Timed steps of each, in blocks.
 
     Returns
     -------
@@ -96,11 +102,12 @@ def measure(contender: str, steps: int) -> dict[str, float]:
         eager()
     before = places(executor)
     times: dict[Callable[[], None], list[float]] = {ours: [], eager: []}
-    for _ in range(steps):
+    for _ in range(steps // BLOCK):
         for step, seconds in times.items():
-            begin = time.perf_counter()
-            step()
-            seconds.append(time.perf_counter() - begin)
+            for _ in range(BLOCK):
+                begin = time.perf_counter()
+                step()
+                seconds.append(time.perf_counter() - begin)
     own, others = (statistics.median(seconds) for seconds in times.values())
     moved = sum(map(int.__ne__, before, places(executor)))
     return {

@@ -141,7 +141,8 @@ class Executor(Bound):
         ------
         ValueError
             If there was no forward, if a head gradient is missing or has another shape, or if
-            arguments that the gradients depend on have been written to since the forward.
+            arguments that the gradients depend on have been written to since the forward: gradient
+            arrays may then be changed in part.
         TypeError
             If a head gradient is no array.
         """

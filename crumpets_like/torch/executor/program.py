@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from .direct import DirectLinear
 from .monitor import Monitor
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ class Program:
         Where constants are taken to.
     graphs : mapping of bool to torch.fx.Graph, optional
         Others than the symbol's own.
+
+    Attributes
+    ----------
+    root : torch.nn.Module
+        The copy.
+    direct : dict of str to DirectLinear
+        Layers in it that compute their own gradients, by the weight's name.
     """
 
     def __init__(
@@ -45,9 +53,10 @@ class Program:
         memo: dict[int, Any] = {id(symbol.tensors[name]): tensors[name] for name in symbol.tensors}
         memo.update((id(constant), constant.to(device)) for constant in symbol.constants)
         self._symbol = symbol
-        self._root: nn.Module = copy.deepcopy(symbol.root, memo)
+        self.root: nn.Module = copy.deepcopy(symbol.root, memo)
         self.graphs = symbol.graphs if graphs is None else graphs
         self._codes = symbol.codes if graphs is None else compile_graphs(graphs)
+        self.direct: dict[str, DirectLinear] = {}
         self._mode: bool | None = None
 
     def run(
@@ -69,7 +78,7 @@ class Program:
         list of (str, Tensor)
             The outputs with their names.
         """
-        root = self._root
+        root = self.root
         if self._mode is not is_train:
             self._mode = is_train
             root.train(is_train)

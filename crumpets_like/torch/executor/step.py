@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from .arrays import Arrays
+from .direct import make_direct
 from .graphs import Replays, open_recorder
 from .heads import head_gradients
 from .monitor import Monitor
@@ -186,7 +187,15 @@ class Step:
         graphs = self._symbol.graphs
         if graphs is not None and self._places.groups:
             graphs = self._places.split(graphs)
-        return Program(self._symbol, tensors | self._arrays.aux, self._places.device, graphs)
+        program = Program(self._symbol, tensors | self._arrays.aux, self._places.device, graphs)
+        if graphs is not None:
+            arrays = {
+                name: self._wanted[name]
+                for name in self._symbol.parameters
+                if name in self._wanted and self._arrays.reqs[name] == "write"
+            }
+            program.direct = make_direct(program.root, graphs[True], arrays)
+        return program
 
     def _offer_gradients(self) -> None:
         """Let optimizers find the gradients; ``zero_grad`` takes them away."""
@@ -231,20 +240,26 @@ class Step:
             if result.requires_grad
         ]
         gradients: tuple[Tensor | None, ...] = (None,) * len(self._wanted)
+        direct = self.program.direct
+        for layer in direct.values():
+            layer.reached = False
         if roots:
             gradients = self._differentiate(*zip(*roots, strict=True))
         written: list[tuple[Tensor, Tensor]] = []
         added: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
-            for (name, bound), gradient in zip(self._wanted.items(), gradients, strict=True):
-                write = self._arrays.reqs[name] == "write"
+            for (name, bound), found in zip(self._wanted.items(), gradients, strict=True):
+                there = name in direct and direct[name].reached
+                gradient = bound if there else found
                 if gradient is None:  # it has no influence
-                    if write:
+                    if self._arrays.reqs[name] == "write":
                         bound.zero_()
                     continue
                 if self.monitor is not None:
                     self.monitor.gradient(name, gradient)
-                (written if write else added).append((bound, gradient))
+                if not there:
+                    add = self._arrays.reqs[name] == "add"
+                    (added if add else written).append((bound, gradient))
             for operation, pairs in ((torch._foreach_copy_, written), (torch._foreach_add_, added)):
                 if pairs:
                     bounds, news = zip(*pairs, strict=True)
