@@ -15,7 +15,7 @@ from crumpets_like.benchmarks.requirements import MEASURES
 def test_both_run_and_nothing_is_allocated_again(contender: str) -> None:
     threads = torch.get_num_threads()
     try:
-        measures = measure(contender, 10)
+        measures = measure(contender, 3)
     finally:
         torch.set_num_threads(threads)
     assert measures["reallocated"] == 0

@@ -8,65 +8,59 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-__all__ = ["DirectLinear", "make_direct"]
+__all__ = ["make_direct"]
 
-_LARGE = 1 << 16
-"""Elements of a weight whose copy costs more than a hook."""
+_LARGE = 1 << 17
+"""Elements of a weight whose copy costs more than a call of Python."""
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer for matrices, by the same operators as PyTorch's own, with the same bits."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, array: Tensor) -> Tensor:
+        """Remember where the gradient of the weight is to lie."""
+        ctx.save_for_backward(x, weight)
+        ctx.array = array
+        return nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        """The gradient of the weight is the given array."""
+        (gradient,) = gradients
+        x, weight = ctx.saved_tensors
+        needs_x, _, needs_bias, _ = ctx.needs_input_grad
+        return (
+            gradient.mm(weight) if needs_x else None,
+            torch.mm(gradient.t(), x, out=ctx.array),
+            gradient.sum(0) if needs_bias else None,
+            None,
+        )
 
 
 class DirectLinear(nn.Linear):
-    """A linear layer that computes the gradient of its weight by itself.
-
-    Autograd computes the others, on an alias of the weight that requires none. The operators are
-    the same, and so are the bits. It becomes what a ``torch.nn.Linear`` was.
-
-    Attributes
-    ----------
-    array : Tensor
-        Where the gradient goes.
-    alias : Tensor
-        The weight, for autograd a constant.
-    reached : bool
-        Whether the last backward came here.
-    """
+    """What becomes of a ``torch.nn.Linear`` that has an array for the gradient of its weight."""
 
     array: Tensor
-    alias: Tensor
-    reached: bool
 
     def forward(self, input: Tensor) -> Tensor:
         """Shapes (N, in) to (N, out); what else a linear layer may do is left to autograd."""
-        flows = input.requires_grad or (self.bias is not None and self.bias.requires_grad)
         if (
             input.dim() != 2
-            or not flows
+            or not input.is_contiguous()
             or not torch.is_grad_enabled()
             or torch.is_autocast_enabled(input.device.type)
         ):
             return super().forward(input)
-        output = nn.functional.linear(input, self.alias, self.bias)
-        output.register_hook(partial(self._take, input, input._version))  # type: ignore[no-untyped-call]
-        return output
-
-    def _take(self, input: Tensor, version: int, gradient: Tensor) -> None:
-        """Compute the gradient of the weight from that of the output."""
-        if input._version != version:
-            raise RuntimeError(
-                "The input of a linear layer has been modified by an inplace operation since."
-            )
-        torch.mm(gradient.t(), input, out=self.array)
-        self.reached = True
+        return _Linear.apply(input, self.weight, self.bias, self.array)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def make_direct(
-    root: nn.Module, graph: fx.Graph, arrays: Mapping[str, Tensor]
-) -> dict[str, DirectLinear]:
+def make_direct(root: nn.Module, graph: fx.Graph, arrays: Mapping[str, Tensor]) -> None:
     """Let large linear layers compute gradients in the bound arrays.
 
     Parameters
@@ -77,15 +71,9 @@ def make_direct(
         What is run. A layer that it runs twice has two gradients to add, and is left alone.
     arrays : mapping of str to Tensor
         By the weight's name, for gradients that replace what is there.
-
-    Returns
-    -------
-    dict of str to DirectLinear
-        By the weight's name.
     """
     calls = Counter(node.target for node in graph.nodes)
     uses = Counter(id(tensor) for _, tensor in root.named_parameters(remove_duplicate=False))
-    found: dict[str, DirectLinear] = {}
     for name, array in arrays.items():
         path, _, own = name.rpartition(".")
         layer = root.get_submodule(path)
@@ -94,6 +82,4 @@ def make_direct(
         alone = calls[path] == 1 and calls[name] == 0 and uses[id(layer.weight)] == 1
         if alone and layer.weight.is_contiguous() and array.is_contiguous():
             layer.__class__ = DirectLinear
-            direct = found[name] = cast(DirectLinear, layer)
-            direct.array, direct.alias, direct.reached = array, layer.weight.detach(), False
-    return found
+            layer.array = array

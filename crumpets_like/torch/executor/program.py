@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from .direct import DirectLinear
 from .monitor import Monitor
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ class Program:
     ----------
     root : torch.nn.Module
         The copy.
-    direct : dict of str to DirectLinear
-        Layers in it that compute their own gradients, by the weight's name.
     """
 
     def __init__(
@@ -56,7 +53,6 @@ class Program:
         self.root: nn.Module = copy.deepcopy(symbol.root, memo)
         self.graphs = symbol.graphs if graphs is None else graphs
         self._codes = symbol.codes if graphs is None else compile_graphs(graphs)
-        self.direct: dict[str, DirectLinear] = {}
         self._mode: bool | None = None
 
     def run(

@@ -194,7 +194,7 @@ class Step:
                 for name in self._symbol.parameters
                 if name in self._wanted and self._arrays.reqs[name] == "write"
             }
-            program.direct = make_direct(program.root, graphs[True], arrays)
+            make_direct(program.root, graphs[True], arrays)
         return program
 
     def _offer_gradients(self) -> None:
@@ -224,14 +224,11 @@ class Step:
             self.outputs.append(result.clone())
             return
         output = self.outputs[number]
-        if (output.shape, output.dtype, output.device) != (
-            result.shape,
-            result.dtype,
-            result.device,
-        ):
-            self.outputs[number] = result.clone()
-        else:
+        alike = output.shape == result.shape and output.dtype == result.dtype
+        if alike and output.device == result.device:
             output.copy_(result)
+        else:
+            self.outputs[number] = result.clone()
 
     def _backward(self, mode: bool, heads: list[Tensor]) -> None:
         roots = [
@@ -240,26 +237,21 @@ class Step:
             if result.requires_grad
         ]
         gradients: tuple[Tensor | None, ...] = (None,) * len(self._wanted)
-        direct = self.program.direct
-        for layer in direct.values():
-            layer.reached = False
         if roots:
             gradients = self._differentiate(*zip(*roots, strict=True))
         written: list[tuple[Tensor, Tensor]] = []
         added: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
-            for (name, bound), found in zip(self._wanted.items(), gradients, strict=True):
-                there = name in direct and direct[name].reached
-                gradient = bound if there else found
+            for (name, bound), gradient in zip(self._wanted.items(), gradients, strict=True):
+                write = self._arrays.reqs[name] == "write"
                 if gradient is None:  # it has no influence
-                    if self._arrays.reqs[name] == "write":
+                    if write:
                         bound.zero_()
                     continue
                 if self.monitor is not None:
                     self.monitor.gradient(name, gradient)
-                if not there:
-                    add = self._arrays.reqs[name] == "add"
-                    (added if add else written).append((bound, gradient))
+                if gradient.data_ptr() != bound.data_ptr():  # else it is there, see direct.py
+                    (written if write else added).append((bound, gradient))
             for operation, pairs in ((torch._foreach_copy_, written), (torch._foreach_add_, added)):
                 if pairs:
                     bounds, news = zip(*pairs, strict=True)

@@ -18,6 +18,8 @@ _cuda: Any = torch.cuda  # parts of it have no types
 
 def array_of(value: Any) -> Tensor | None:
     """A tensor with the values of a tensor or a numpy array of numbers; None of anything else."""
+    if isinstance(value, Tensor):
+        return value
     if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.ma.MaskedArray):
         value = np.asarray(value)  # such as a memory map
         if not value.flags.writeable or any(stride < 0 for stride in value.strides):
