@@ -53,6 +53,7 @@ class Program:
         self.root: nn.Module = copy.deepcopy(symbol.root, memo)
         self.graphs = symbol.graphs if graphs is None else graphs
         self._codes = symbol.codes if graphs is None else compile_graphs(graphs)
+        self._results = {mode: _result_of(graph) for mode, graph in (self.graphs or {}).items()}
         self._mode: bool | None = None
 
     def run(
@@ -92,7 +93,7 @@ class Program:
             value = self._codes[is_train](root, *inputs)
         else:
             value = Monitored(root, graph, monitor).look(inputs)
-        return list(_named(_result_of(graph), value))
+        return list(_named(self._results[is_train], value))
 
 
 class Monitored(fx.Interpreter):

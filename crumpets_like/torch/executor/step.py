@@ -77,6 +77,8 @@ class Step:
         self._places = places
         self._arrays = arrays
         self._wanted = arrays.wanted()
+        leaves = ((arrays.args[name], grad) for name, grad in self._wanted.items())
+        self._offers = [(array, grad) for array, grad in leaves if array.is_leaf]
         self._leaves = {name: self._leaf(name, like) for name in arrays.args}
         self._inputs = [self._leaves[name] for name in symbol.inputs]
         self._sources = [self._leaves[name] for name in self._wanted]
@@ -199,9 +201,8 @@ class Step:
 
     def _offer_gradients(self) -> None:
         """Let optimizers find the gradients; ``zero_grad`` takes them away."""
-        for name, grad in self._wanted.items():
-            array = self._arrays.args[name]
-            if array.is_leaf and array.grad is not grad:
+        for array, grad in self._offers:
+            if array.grad is not grad:
                 array.grad = grad
 
     def _forward(self, is_train: bool) -> None:
@@ -239,23 +240,34 @@ class Step:
         gradients: tuple[Tensor | None, ...] = (None,) * len(self._wanted)
         if roots:
             gradients = self._differentiate(*zip(*roots, strict=True))
-        written: list[tuple[Tensor, Tensor]] = []
-        added: list[tuple[Tensor, Tensor]] = []
+        news = [
+            (name, bound, gradient)
+            for (name, bound), gradient in zip(self._wanted.items(), gradients, strict=True)
+            if gradient is not None
+        ]
+        if self.monitor is not None:
+            for name, _, gradient in news:
+                self.monitor.gradient(name, gradient)
         with torch.no_grad():
-            for (name, bound), gradient in zip(self._wanted.items(), gradients, strict=True):
-                write = self._arrays.reqs[name] == "write"
-                if gradient is None:  # it has no influence
-                    if write:
-                        bound.zero_()
-                    continue
-                if self.monitor is not None:
-                    self.monitor.gradient(name, gradient)
-                if gradient.data_ptr() != bound.data_ptr():  # else it is there, see direct.py
-                    (written if write else added).append((bound, gradient))
-            for operation, pairs in ((torch._foreach_copy_, written), (torch._foreach_add_, added)):
-                if pairs:
-                    bounds, news = zip(*pairs, strict=True)
-                    operation(bounds, news)
+            self._write(news)
+
+    def _write(self, news: list[tuple[str, Tensor, Tensor]]) -> None:
+        """Bring gradients, given as (name, array, gradient), into the bound arrays."""
+        reqs = self._arrays.reqs
+        for operation, req in ((torch._foreach_copy_, "write"), (torch._foreach_add_, "add")):
+            pairs = [
+                (bound, gradient)
+                for name, bound, gradient in news
+                if gradient is not bound and reqs[name] == req  # (it may be there, see direct.py)
+            ]
+            if pairs:
+                bounds, gradients = zip(*pairs, strict=True)
+                operation(bounds, gradients)
+        if len(news) < len(self._wanted):
+            reached = {name for name, _, _ in news}
+            for name, bound in self._wanted.items():
+                if name not in reached and reqs[name] == "write":
+                    bound.zero_()  # it has no influence
 
     def _differentiate(self, results: Any, heads: Any) -> tuple[Tensor | None, ...]:
         try:
