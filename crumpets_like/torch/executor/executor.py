@@ -85,8 +85,6 @@ class Executor(Bound):
             raise ValueError(f"Duplicate names detected, {names}")
         return dict(zip(names, self.outputs, strict=True))
 
-    # The step.
-
     def forward(
         self, is_train: bool = False, strict: bool = True, allow_short: bool = False, **kwargs: Any
     ) -> list[Tensor]:
@@ -184,8 +182,6 @@ class Executor(Bound):
         if key not in self._shorts:
             self._shorts[key] = self._reshape(shapes)
         return self._shorts[key]
-
-    # Other arrays, other shapes, and looking inside.
 
     def copy_params_from(
         self,
