@@ -12,8 +12,9 @@ from .requirements import Requirement
 if TYPE_CHECKING:
     from crumpets_like.broker import BufferWorker
 
-#: What is measured: two whole epochs; only the first batch; the first batches of two passes.
-Kind = Literal["epochs", "first", "reopen"]
+#: What is measured: two whole epochs; only the first batch; the first batches of two passes;
+#: training steps on a batch that is there.
+Kind = Literal["epochs", "first", "reopen", "steps"]
 
 MakeDataset = Callable[[int], Any]
 
@@ -31,7 +32,7 @@ class Case:
     batch_size, workers : int
         As passed to the loaders.
     batches : mapping of str to int
-        Contender -> batches per epoch. Only the contenders named here run.
+        Contender -> batches per epoch, or steps. Only the contenders named here run.
     dataset : callable
         Takes the number of samples, returns the dataset.
     others : mapping of str to callable

@@ -188,6 +188,22 @@ _ALL = (
         needs=("torch", "cv2", "simplejpeg"),
     ),
     Case(
+        "executor-step",
+        "forward + backward of an executor, beside eager PyTorch",
+        64,
+        0,
+        {"ours": 400, "ours-cnn": 100},
+        datasets.VectorDataset,  # (steps need none)
+        tuple(
+            Requirement(measure, bound, at_most=True, contender=contender)
+            for contender in ("ours", "ours-cnn")
+            for measure, bound in (("eager_ratio", 1.05), ("reallocated", 0))
+        ),
+        kind="steps",
+        needs=("torch",),
+        notes={"ours": "MLP 784-512-512-10", "ours-cnn": "3 convolutions, 3 x 32 x 32"},
+    ),
+    Case(
         "start",
         "dataset that imports torch, fresh interpreter",
         64,

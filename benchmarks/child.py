@@ -36,6 +36,10 @@ def run(case: Case, contender: str, buffers: int) -> dict[str, float]:
         from .limit import Limit
 
         return Limit(case, buffers).measure()
+    if case.kind == "steps":
+        from .executor_step import measure
+
+        return measure(contender, case.batches[contender])
     if contender.startswith("torch") or case.dropin:
         from .torch_loader import TorchLoader
 

@@ -19,6 +19,8 @@ MEASURES = {
     "peak_pss_mb": "peak PSS (MB)",
     "epoch_gap_s": "epoch gap (s)",
     "rss_growth_mb": "RSS growth (MB)",
+    "eager_ratio": "step / step of eager PyTorch",
+    "reallocated": "arrays allocated again",
 }
 
 

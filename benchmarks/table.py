@@ -76,6 +76,10 @@ def _cells(contender: Result) -> list[str]:
 
 def _note(contender: Result) -> str:
     # Measures without a column of their own are told here: few cases have them.
-    extra = {"reopen_s": "new epoch {:.4f} s", "rss_growth_mb": "RSS +{:.1f} MB"}
+    extra = {
+        "reopen_s": "new epoch {:.4f} s",
+        "rss_growth_mb": "RSS +{:.1f} MB",
+        "eager_ratio": "{:.3f} x eager PyTorch",
+    }
     told = [text.format(contender.median[m]) for m, text in extra.items() if m in contender.median]
     return "; ".join(filter(None, [contender.error, contender.note, *told])) or "-"

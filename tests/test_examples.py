@@ -13,6 +13,10 @@ EXPECTED = {
     "ddp_training.py": (
         r"2 processes, 300 batches of 25 in 5 epochs\ntest accuracy (9\d|100)\.\d%\n"
     ),
+    "executor_training.py": (
+        r"loss 2\.\d{3} at first, [01]\.\d{3} after 100 steps\n"
+        r"the plain loop's losses, to the last bit: True\n"
+    ),
     "lightning_datamodule.py": (
         r"two runs of 13 and 17 steps\nthe same batches as in one run: True\n"
     ),
@@ -33,6 +37,7 @@ EXPECTED = {
 
 NEEDS = {
     "ddp_training.py": ("torch", "sklearn"),
+    "executor_training.py": ("torch", "sklearn", "cv2", "simplejpeg", "tqdm"),
     "torch_training.py": ("torch", "sklearn"),
     "torch_turbo.py": ("torch",),
 }

@@ -17,6 +17,7 @@ PAGES = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/architecture.md",
+    "docs/executor.md",
     "docs/migrate-gluon.md",
     "docs/migrate-torch.md",
     "docs/migrate.md",
@@ -63,6 +64,14 @@ def test_the_guide_to_torch() -> None:
     guide = (ROOT / "docs/torch.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
     run(block)
+
+
+def test_the_guide_to_executors() -> None:
+    pytest.importorskip("torch")
+    guide = (ROOT / "docs/executor.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    run("\n".join(blocks))
 
 
 def test_commands() -> None:

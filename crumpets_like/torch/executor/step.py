@@ -1,0 +1,288 @@
+"""Forward and backward of a program on fixed arrays.
+
+NOTE [Static memory]. Inputs are copied into the bound arrays, results into the arrays of the
+outputs, and gradients into the bound gradient arrays; none of these is ever allocated again. What
+lies between comes from torch's allocator, which gives the same memory again at every step. A step
+that is recorded as a CUDA graph has that fixed, too.
+
+NOTE [Leaves]. The caller may write to the bound arrays in place, as MXNet's users do, so these do
+not require gradients themselves. What runs are aliases of them that do. An alias shares the array's
+version counter, so torch notices when an array that a backward needs has been written to since.
+
+NOTE [Recording]. What a recorded backward reads is what the forward that was recorded in the same
+step has left in its memory. So the forward waits until the backward has had its first runs, and is
+recorded anew if no backward followed. Head gradients are copied to arrays of their own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .arrays import Arrays
+from .direct import make_direct
+from .graphs import Replays, open_recorder
+from .heads import head_gradients
+from .monitor import Monitor
+from .placement import Places
+from .program import Program
+from .reshape import fit
+from .shapes import Outputs
+from .symbol import Symbol
+
+__all__ = ["Step"]
+
+
+class Step:
+    """A symbol on arrays.
+
+    Parameters
+    ----------
+    symbol : Symbol
+        What is run.
+    places : Places
+        Where.
+    arrays : Arrays
+        On what.
+    outputs : list of (str, Tensor) or None
+        Names, shapes and dtypes of the outputs, if they are known.
+    cuda_graph : bool
+        Whether to record and replay it.
+    like : Step, optional
+        One whose program and whose outputs' memory it shares.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the outputs.
+    outputs : list of Tensor
+        Where results are copied to.
+    monitor : Monitor or None
+        Who looks at every operator.
+    """
+
+    def __init__(
+        self,
+        symbol: Symbol,
+        places: Places,
+        arrays: Arrays,
+        outputs: Outputs | None,
+        cuda_graph: bool,
+        like: Step | None = None,
+    ) -> None:
+        self._symbol = symbol
+        self._places = places
+        self._arrays = arrays
+        self._wanted = arrays.wanted()
+        leaves = ((arrays.args[name], grad) for name, grad in self._wanted.items())
+        self._offers = [(array, grad) for array, grad in leaves if array.is_leaf]
+        self._leaves = {name: self._leaf(name, like) for name in arrays.args}
+        self._inputs = [self._leaves[name] for name in symbol.inputs]
+        self._sources = [self._leaves[name] for name in self._wanted]
+        self.program = self._make_program(like)
+        self.names = [name for name, _ in outputs or []]
+        self.outputs: list[Tensor] = [
+            torch.zeros(output.shape, dtype=output.dtype, device=places.device)
+            if like is None
+            else fit(arrays.room, f"output {number}", like.outputs[number], tuple(output.shape))
+            for number, (_, output) in enumerate(outputs or [])
+        ]
+        self.monitor: Monitor | None = None if like is None else like.monitor
+        self._results: dict[bool, list[Tensor]] = {}
+        self._ones: dict[bool, list[Tensor]] = {}
+        self._recorded_heads: dict[bool, list[Tensor]] = {}
+        self._versions: list[int] = []
+        self._mode: bool | None = None
+        recorder = open_recorder(places.device) if cuda_graph else None
+        self._replays = None if recorder is None else Replays(recorder)
+        self._offer_gradients()
+
+    @property
+    def recording(self) -> bool:
+        """Whether it is, or will be, recorded."""
+        return self._replays is not None and self._replays.active
+
+    @property
+    def _replaying(self) -> bool:
+        """Whether it is replayed now: not while every operator is looked at."""
+        return self.recording and self.monitor is None
+
+    def named_outputs(self) -> Outputs:
+        """The outputs with their names, of which some may be equal."""
+        return list(zip(self.names, self.outputs, strict=True))
+
+    def watch(self, monitor: Monitor | None) -> None:
+        """Let somebody look at every operator. What was recorded is forgotten: it needs results
+        that other runs would replace.
+        """
+        self.monitor = monitor
+        if self._replays is not None:
+            self._replays.clear()
+
+    def forward(self, is_train: bool) -> None:
+        """Compute the outputs."""
+        self._mode = None  # in case it fails
+        work = partial(self._forward, is_train)
+        if self._replays is None or not self._replaying:
+            self._results.clear()  # so that the memory of one forward serves the next
+            work()
+        else:
+            name, back = ("forward", is_train), ("backward", is_train)
+            if self._wanted and not self._replays.recorded(back):
+                self._replays.forget(name)  # both are recorded in one step, see NOTE [Recording]
+            self._replays.run(name, work, back if self._wanted else None)
+            self._versions = self._versions_now()
+        self._mode = is_train
+
+    def backward(self, out_grads: Any) -> None:
+        """Compute the gradients of the last forward; see ``Executor.backward``."""
+        mode = self._mode
+        if mode is None:
+            raise ValueError(
+                "backward needs a forward before it: there is nothing to go back from."
+            )
+        if not self._wanted:
+            return
+        heads = self._heads_of(mode, out_grads)
+        if self._replays is None or not self._replaying:
+            self._backward(mode, heads)
+        else:
+            if self._versions != self._versions_now():
+                raise _overwritten("")
+            kept = self._recorded_heads.setdefault(mode, [head.clone() for head in heads])
+            for head, new in zip(kept, heads, strict=True):
+                head.copy_(new)
+            self._replays.run(("backward", mode), partial(self._backward, mode, kept))
+        self._offer_gradients()
+
+    def _heads_of(self, mode: bool, out_grads: Any) -> list[Tensor]:
+        results = self._results[mode]
+        if out_grads is not None:
+            return head_gradients(out_grads, self.names, results)
+        ones = self._ones.get(mode, [])
+        if [one.shape for one in ones] != [result.shape for result in results]:
+            ones = self._ones[mode] = head_gradients(None, self.names, results)
+        return ones
+
+    def _versions_now(self) -> list[int]:
+        """How often each argument has been written to, which a replay would not notice."""
+        return [array._version for array in self._arrays.args.values()]
+
+    def _leaf(self, name: str, like: Step | None) -> Tensor:
+        """What stands for an argument in the graph. See NOTE [Leaves]."""
+        array = self._arrays.args[name]
+        if like is not None and like._arrays.args[name] is array:
+            return like._leaves[name]
+        if name not in self._wanted:
+            return array.detach() if array.requires_grad else array
+        if name in self._symbol.parameters and array.requires_grad and array.is_leaf:
+            return array
+        return array.detach().requires_grad_()
+
+    def _make_program(self, like: Step | None) -> Program:
+        tensors = {name: self._leaves[name] for name in self._symbol.parameters}
+        if like is not None and all(tensors[name] is like._leaves[name] for name in tensors):
+            return like.program
+        graphs = self._symbol.graphs
+        if graphs is not None and self._places.groups:
+            graphs = self._places.split(graphs)
+        program = Program(self._symbol, tensors | self._arrays.aux, self._places.device, graphs)
+        if graphs is not None:
+            arrays = {
+                name: self._wanted[name]
+                for name in self._symbol.parameters
+                if name in self._wanted and self._arrays.reqs[name] == "write"
+            }
+            make_direct(program.root, graphs[True], arrays)
+        return program
+
+    def _offer_gradients(self) -> None:
+        """Let optimizers find the gradients; ``zero_grad`` takes them away."""
+        for array, grad in self._offers:
+            if array.grad is not grad:
+                array.grad = grad
+
+    def _forward(self, is_train: bool) -> None:
+        self._results.pop(is_train, None)
+        if self.monitor is not None:
+            for name, array in self._arrays.args.items():
+                self.monitor.input(name, array)
+        with torch.set_grad_enabled(bool(self._wanted)):
+            results = self.program.run(is_train, self._inputs, self.monitor)
+        self.names = [name for name, _ in results]
+        del self.outputs[len(results) :]
+        for number, (_, result) in enumerate(results):
+            self._keep(number, result.detach())
+        if self._wanted:
+            self._results[is_train] = [result for _, result in results]
+
+    def _keep(self, number: int, result: Tensor) -> None:
+        """Copy a result into the array of the output; it gets one if it has none like it."""
+        if number == len(self.outputs):
+            self.outputs.append(result.clone())
+            return
+        output = self.outputs[number]
+        alike = output.shape == result.shape and output.dtype == result.dtype
+        if alike and output.device == result.device:
+            output.copy_(result)
+        else:
+            self.outputs[number] = result.clone()
+
+    def _backward(self, mode: bool, heads: list[Tensor]) -> None:
+        roots = [
+            (result, head)
+            for result, head in zip(self._results[mode], heads, strict=True)
+            if result.requires_grad
+        ]
+        gradients: tuple[Tensor | None, ...] = (None,) * len(self._wanted)
+        if roots:
+            gradients = self._differentiate(*zip(*roots, strict=True))
+        news = [
+            (name, bound, gradient)
+            for (name, bound), gradient in zip(self._wanted.items(), gradients, strict=True)
+            if gradient is not None
+        ]
+        if self.monitor is not None:
+            for name, _, gradient in news:
+                self.monitor.gradient(name, gradient)
+        with torch.no_grad():
+            self._write(news)
+
+    def _write(self, news: list[tuple[str, Tensor, Tensor]]) -> None:
+        """Bring gradients, given as (name, array, gradient), into the bound arrays."""
+        reqs = self._arrays.reqs
+        for operation, req in ((torch._foreach_copy_, "write"), (torch._foreach_add_, "add")):
+            pairs = [
+                (bound, gradient)
+                for name, bound, gradient in news
+                if gradient is not bound and reqs[name] == req  # (it may be there, see direct.py)
+            ]
+            if pairs:
+                bounds, gradients = zip(*pairs, strict=True)
+                operation(bounds, gradients)
+        if len(news) < len(self._wanted):
+            reached = {name for name, _, _ in news}
+            for name, bound in self._wanted.items():
+                if name not in reached and reqs[name] == "write":
+                    bound.zero_()  # it has no influence
+
+    def _differentiate(self, results: Any, heads: Any) -> tuple[Tensor | None, ...]:
+        try:
+            return torch.autograd.grad(
+                results, self._sources, heads, retain_graph=True, allow_unused=True
+            )
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise
+            raise _overwritten(f" ({error})") from error
+
+
+def _overwritten(why: str) -> ValueError:
+    return ValueError(
+        "Arrays that these gradients depend on have been written to since the forward, by an "
+        "optimizer, by hand, or by the forward of an executor that shares them. Call backward "
+        f"before that, or forward again.{why}"
+    )
