@@ -81,13 +81,13 @@ class PassRecord:
             self.first = stands
             self.names.update(name for name in self.begin if stands.get(name) != self.begin[name])
 
-    def receive(self, *, all_read: bool = False) -> None:
-        """The caller has received the next batch, or one behind which none is read."""
+    def receive(self, number: int | None = None) -> None:
+        """The caller has received the next batch, or that of a number and all before it."""
         if not self._read:
             self.received += 1
-        while self._read:
+        while self._read and (number is None or self._read[0][0] <= number):
             self.received, self.state = self._read.popleft()
-            if not all_read:
+            if number is None:
                 break
 
 
@@ -169,7 +169,8 @@ class Course:
 
     def begin(self, steps: str) -> PassRecord:
         """The record of a new pass; before the first of its steps."""
-        record = PassRecord(self.epoch, self.origin.stands(), steps)
+        names = self.newest.names if self.newest else ()
+        record = PassRecord(self.epoch, self.origin.stands(), steps, names)
         self.epoch += 1
         return record
 
@@ -300,7 +301,7 @@ class Course:
         record = reader.record
         drop(reader, count - record.received, self._argument, self._sampler)
         if record.received < count:
-            record.receive(all_read=True)
+            record.receive(count)
         more = reader.more(1 if record.received else 2)  # two show whether it draws for each
         self.go_on(record)
         return more

@@ -352,7 +352,7 @@ class TurboDataLoader(Resumable):
             _, plan, this = self._upcoming
             self._upcoming = None
         else:
-            plan, this = self._open(None)
+            self._planner, plan, this = self._open(None)
         self._torn = False
         self._clock.waited += time.perf_counter() - entered  # a sampler may take its time
         self._current = Epoch(self._engine, plan, this, self._timeout)
@@ -361,17 +361,15 @@ class TurboDataLoader(Resumable):
     def _open_ahead(self, current: Any) -> None:
         """Request the first batches of the next epoch, once all of this one are requested."""
         if self._upcoming is None and self._engine is not None:
-            self._upcoming = (copy.copy(self._planner), *self._open(current))
+            planner, plan, this = self._open(current)
+            self._upcoming = (self._planner, plan, this)
+            self._planner = planner  # in this order: another thread may take a state
 
-    def _open(self, current: Any) -> tuple[EpochPlan, Any]:
+    def _open(self, current: Any) -> tuple[Planner, EpochPlan, Any]:
         """Plan an epoch and begin its pass, requested behind that of `current`."""
-        before = copy.copy(self._planner)
-        try:
-            plan = self._planner.open()
-            return plan, cast(Engine, self._engine).open(plan, after=current)
-        except BaseException:
-            self._planner = before
-            raise
+        planner = copy.copy(self._planner)
+        plan = planner.open()
+        return planner, plan, cast(Engine, self._engine).open(plan, after=current)
 
     def _start_anew(self) -> None:
         """Something, such as Ctrl-C, has interrupted the loader's own code: trust none of it."""

@@ -185,7 +185,7 @@ class Planner:
         """
         state, (_, _, total) = self._resumed, self._next_epoch()
         given = 0
-        if state is not None and not _over(state):
+        if state is not None and not self._over(state):
             total, given = state["total"], state["given"]
         if total is None:
             return None
@@ -390,19 +390,28 @@ class Planner:
         Others may have begun it. What is over is discarded, or rolls over to the next epoch.
         """
         total, given, length = state["total"], state["given"], self._source.length()
-        if total is None or length is None or state["forced"] or self._last_batch == "keep":
+        if total is None or length is None or state["forced"] or self._over(state):
             return state
-        over = (total - given) % self._step
-        if not over or self._last_batch == "discard":
-            return {**state, "total": total - over}
-        end = state["next_pass"] * length + state["next_offset"] - over
+        if self._last_batch == "keep":
+            return state
+        there = total + state["left"] if self._last_batch == "rollover" else length
+        kept = given + (there - given) // self._step * self._step
+        if self._last_batch == "discard":
+            return {**state, "total": kept}
+        end = state["next_pass"] * length + state["next_offset"] + kept - total
         return {
             **state,
-            "total": total - over,
-            "left": state["left"] + over,
+            "total": kept,
+            "left": there - kept,
             "next_pass": end // length,
             "next_offset": end % length,
         }
+
+    def _over(self, state: dict[str, Any]) -> bool:
+        """Whether nothing is left of the epoch for this rank."""
+        total = state["total"]
+        rest = None if total is None else self.shard.batches(total - state["given"], self._step)
+        return bool(state["over"] or rest == 0)
 
     def _reopen(self, state: dict[str, Any]) -> EpochPlan | None:
         """Return the plan of the rest of an epoch; None if nothing is left of it."""
@@ -410,7 +419,7 @@ class Planner:
         kept = state["source_state"]
         place = Place(state["pass"], state["offset"], kept and (kept[0], kept[1]))
         mark = Mark(state["given"], state["position"], state["over"], place)
-        first, over = state["first_pass"], _over(state)
+        first, over = state["first_pass"], self._over(state)
         if self._source.own_order and length is not None:
             if over:
                 return None
@@ -444,10 +453,6 @@ class Planner:
             shard=self.shard,
         )
         return self._plan if self._plan.more() else None
-
-
-def _over(state: dict[str, Any]) -> bool:
-    return bool(state["over"] or state["given"] == state["total"])
 
 
 def _order_factory(shuffle: bool, seed: int, sampler: Any) -> Callable[[int, int], Order]:

@@ -49,7 +49,13 @@ class Resumable:
             beginning of the epoch.
         """
         loader = cast("TurboDataLoader", self)
-        planner = loader._upcoming[0] if loader._upcoming else loader._planner
+        with loader._lock:
+            return self._state(loader)
+
+    def _state(self, loader: TurboDataLoader) -> dict[str, Any]:
+        planner = loader._planner
+        if (upcoming := loader._upcoming) is not None:
+            planner = upcoming[0]
         plan, mark = None, BEGINNING
         if loader._current is not None:
             plan, mark = loader._current.plan, loader._current.mark
@@ -92,12 +98,16 @@ class Resumable:
         """
         loader = cast("TurboDataLoader", self)
         _check(state, loader)
+        with loader._lock:
+            self._load(loader, dict(state))
+
+    def _load(self, loader: TurboDataLoader, state: dict[str, Any]) -> None:
         loader._drop_upcoming()
         if loader._current is not None:
             loader._current.close("The iterator was closed: a state was loaded.")
             loader._current.join()
             loader._current = None
-        loader._planner.load_state_dict(dict(state))
+        loader._planner.load_state_dict(state)
         loader._iterations = state["iterations"]
         if state["seed"] != loader._seed:
             loader._seed = state["seed"]

@@ -235,6 +235,31 @@ def test_going_on_with_another_number_of_ranks(data):
                 assert run.state() | {"seed": 2} == state
 
 
+def next_of_all(worlds: list[tuple[int, int]], n: int, **options: Any) -> list[list[int]]:
+    """What is received by so many ranks, of so many batches each; one state leads to the next."""
+    state, received = None, []
+    for world_size, count in worlds:
+        runs = ranks(world_size, n, 1, **options)
+        for run in runs:
+            if state is not None:
+                run.plans.load_state_dict(state)
+            run.open()
+        received.append(sorted(item for run in runs for item in flat(run.receive(count))))
+        state = runs[0].state() | {"seed": 0}
+    return received
+
+
+def test_an_epoch_that_others_would_have_cut_short():
+    """Each number of ranks discards what does not fill a batch of its own."""
+    received = next_of_all([(1, 1), (4, 2), (1, 100)], 16, last_batch="discard")
+    assert received == [[0], list(range(1, 9)), list(range(9, 16))]
+
+
+def test_behind_the_last_batch_there_is_the_next_epoch():
+    received = next_of_all([(4, 2), (4, 100)], 9, uneven="drop")
+    assert received == [list(range(8)), list(range(8))]
+
+
 def zip_longest(parts: list[list[int]]) -> list[list[int]]:
     """The rows of columns of unequal length."""
     longest = max(len(part) for part in parts)

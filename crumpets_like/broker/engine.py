@@ -245,7 +245,8 @@ class Engine:
             producer = self._parts.producer
             producer.cancel(this)
             self._parts.consumer.close(this.id)
-            if this.window is not producer.window:
+            used = [producer.window, *(other.window for other in self._passes.values())]
+            if all(this.window is not window for window in used):
                 producer.close_window(this.window)
 
     def abandon(self, this: Pass) -> None:

@@ -88,6 +88,7 @@ def handle_record(data: bytes) -> None:
     """Give a record to the handlers of this process."""
     try:
         record = pickle.loads(data)
-        logging.getLogger(record.name).handle(record)
+        if record.levelno > logging.root.manager.disable:
+            logging.getLogger(record.name).handle(record)
     except BaseException:  # SystemExit, for one: the thread that calls this must go on
         logger.exception("a log record of a worker could not be handled")

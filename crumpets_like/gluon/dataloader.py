@@ -294,7 +294,7 @@ class DataLoader:
             reader = course.reader(*course.reopen(place, "i"))
             more = course.skip(reader, place["received"])
             self._loaded = None
-            if more:
+            if more or not place["received"]:  # a pass may be too short for a batch
                 return reader.record, _key_lists(reader)
         record = course.begin("i")
         return record, _key_lists(course.reader(record, iter(self._batch_sampler)))

@@ -99,7 +99,8 @@ class _Recorded(_BaseDataLoaderIter):
             record.seed = int(self._base_seed)
         else:
             draw = partial(_draw_seed, loader.generator)
-            record, iterator = self._course.reopen(place, record.steps, draw)
+            steps = "isi" if self._num_workers else "is"  # of one whose workers are new, as ever
+            record, iterator = self._course.reopen(place, steps, draw)
             self._base_seed = cast(int, record.seed)
         self._record = record
         if self._streams:
@@ -135,7 +136,9 @@ class _Recorded(_BaseDataLoaderIter):
             record.over = True
             raise
         self._course.note_first(record)
-        record.receive(all_read=not self._num_workers)
+        # (Without workers batches may have been made in vain before, which raised.)
+        here = not (self._num_workers or self._streams)
+        record.receive(self._sampler_iter.count if here else None)
         return batch
 
     def _make(self) -> Any:

@@ -153,6 +153,14 @@ class TestHandling:
         (record,) = own_logging.handlers[0].records
         assert record.getMessage() == "text"
 
+    def test_those_that_are_disabled(self, own_logging):
+        logging.disable(logging.CRITICAL)
+        try:
+            handle_record(self.record())
+        finally:
+            logging.disable(logging.NOTSET)
+        assert own_logging.handlers[0].records == []
+
     def test_filters_are_asked(self, own_logging):
         own_logging.addFilter(lambda record: record.msg != "drop this")
         try:

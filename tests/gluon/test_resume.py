@@ -99,6 +99,7 @@ ORDERS: dict[str, Any] = {
     "discard": lambda: {"last_batch": "discard"},
     "rollover": lambda: {"last_batch": "rollover"},
     "rollover, few": lambda: {"last_batch": "rollover", "dataset": [1, 2, 3], "batch_size": 7},
+    "rollover, one": lambda: {"last_batch": "rollover", "dataset": [1], "batch_size": 3},
     "intervals": lambda: {"sampler": IntervalSampler(30, 7), "last_batch": "rollover"},
     "batch sampler": lambda: {
         "batch_sampler": BatchSampler(RandomSampler(30), 7, "rollover"),

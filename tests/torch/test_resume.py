@@ -250,6 +250,26 @@ def test_what_the_caller_draws_goes_on() -> None:
     assert done == seen
 
 
+@pytest.mark.parametrize("before", [0, 5, 25])
+def test_again_after_one_batch(before: int) -> None:
+    """The first batch of a pass that goes on is followed by the next one."""
+    state = stop(before, shuffle=True)
+    expected = go_on(state, shuffle=True)[0]
+    loader = make(shuffle=True)
+    loader.load_state_dict(state)
+    assert receive(iter(loader), 1) == expected[:1]
+    assert go_on(loader.state_dict(), shuffle=True)[0] == expected[1:]
+
+
+def test_a_used_loader_with_persistent_workers_begins_anew() -> None:
+    loader = make(1, shuffle=True, persistent_workers=True)
+    state = loader.state_dict()
+    first = receive(loader, 100)
+    loader.load_state_dict(state)
+    assert receive(loader, 100) == first
+    loader.close()
+
+
 def test_persistent_workers() -> None:
     options = {"persistent_workers": True, "dataset": Made(draw, 40), "seed_globals": True}
     torch.manual_seed(5)
