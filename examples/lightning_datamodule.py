@@ -1,8 +1,8 @@
 """A datamodule for Lightning whose loader goes on in the middle of an epoch.
 
 Run it with ``python examples/lightning_datamodule.py``. Lightning itself is not needed: ``main``
-makes the calls that its ``Trainer`` makes, in the same order. With Lightning (2.2 or newer) it is
-``trainer.fit(model, datamodule=WavesData(), ckpt_path=...)``.
+makes the calls that its ``Trainer`` makes, in the same order. With Lightning (2.2 or newer, tried
+with 2.6) it is ``trainer.fit(model, datamodule=WavesData(), ckpt_path=...)``.
 """
 
 import json
