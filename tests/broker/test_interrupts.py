@@ -111,7 +111,7 @@ class TestDeferred:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         with interrupts_deferred():
             assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
-            assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+            assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
             raise_signal(signal.SIGUSR1)
 
     def test_other_threads_leave_handlers_alone(self, handled):
