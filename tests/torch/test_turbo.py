@@ -6,6 +6,7 @@ import gc
 import inspect
 import subprocess
 import sys
+from pickle import PicklingError
 
 import numpy as np
 import pytest
@@ -152,7 +153,7 @@ class TestCpu:
     def test_workers_must_not_return_device_tensors(self, nworkers):
         with (
             fork(Numbers(4), 4, Elsewhere(), nworkers) as loader,
-            pytest.raises(RuntimeError, match="returned a tensor on cuda:0: workers prepare"),
+            pytest.raises(PicklingError, match="returned a tensor on cuda:0: workers prepare"),
         ):
             next(iter(loader))
 

@@ -245,7 +245,7 @@ class TestEnds:
                 next(iterator)
                 assert wait_until(lambda: loader.statistics().buffers_ready >= 2)
                 next(iterator)
-                iterator.close()
+                loader._current.close()
                 loader._engine._transfer.release()
                 assert wait_until(lambda: loader.statistics().buffers_free == 8)
 
@@ -336,7 +336,7 @@ class TestState:
             assert wait_until(lambda: loader.statistics().buffers_ready >= 2)
             next(iterator)
             state = loader.state_dict()
-            iterator.close()
+            loader._current.close()
         with fork(Numbers(80), 4, Rows(), 2) as loader:
             loader.load_state_dict(state)
             kept = [mini_batch for _, (mini_batch,) in loader]
