@@ -314,9 +314,7 @@ class Broker:
                 "(raise restarts= to allow more)."
             )
             died = describe_failure(WorkerDied(where, code, why, dump))
-            if (
-                not pieces
-            ):  # it cannot even start, or ends between epochs: no work of its would fail
+            if not pieces:  # it cannot even start, or ended between epochs: nothing else would fail
                 self.control.send_multipart([pack(Failure(worker_id), self._token), died])
                 return
             self._scheduler.end_pass(pass_id, [died])

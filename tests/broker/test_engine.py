@@ -67,6 +67,19 @@ class TestPasses:
         finally:
             engine.stop()
 
+    def test_two_that_share_a_window_of_their_own(self):
+        engine = make_engine(range(8))
+        try:
+            engine.open(planner(range(8), 4).open())
+            second = engine.open(planner(range(8), 4).open())
+            third = engine.open(planner(range(8), 4).open(), after=second)
+            assert second.window is third.window is not engine._parts.producer.window
+            engine.close_pass(second)
+            assert rest(engine, third) == list(range(8))
+            engine.close_pass(third)
+        finally:
+            engine.stop()
+
     @pytest.mark.parametrize("start_method", ["fork", "thread"])
     def test_one_that_nobody_reads_keeps_no_other_waiting(self, start_method):
         engine = make_engine(range(100), start_method=start_method)

@@ -379,25 +379,6 @@ def test_no_data_is_read_for_what_is_skipped() -> None:
     assert len(reads) == 60
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_in_order_false(num_workers: int) -> None:
-    torch.manual_seed(5)
-    whole = passes(2)
-    torch.manual_seed(5)
-    loader = make(num_workers, in_order=False)
-    iterator = iter(loader)
-    next(iterator)
-    if num_workers:
-        with pytest.raises(ValueError, match=r"1 batches of epoch 0 are no state .* two epochs"):
-            loader.state_dict()
-    else:
-        assert loader.state_dict()["received"] == 1
-    list(iterator)
-    state = through_json(loader)
-    loader.close()
-    assert go_on(state, num_workers) == [whole[1]]
-
-
 # -- samplers with a state, streams --------------------------------------------------------
 
 

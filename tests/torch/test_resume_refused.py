@@ -1,4 +1,4 @@
-"""States that a drop-in loader does not go on from."""
+"""States that a drop-in loader does not go on from, or does not give."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from tests.support.dropin import Made, Numbers
-from tests.torch.test_resume import go_on, make, own_generator, stop
+from tests.support.dropin import Made, Numbers  # noqa: E402
+from tests.support.going_on import through_json  # noqa: E402
+from tests.torch.test_resume import go_on, make, own_generator, passes, stop  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -78,3 +79,22 @@ class TestRefused:
         for _ in range(2):  # nothing is lost by trying
             with pytest.raises(ValueError, match="gave 2 items, where it had given 10"):
                 iter(loader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_in_order_false(num_workers: int) -> None:
+    torch.manual_seed(5)
+    whole = passes(2)
+    torch.manual_seed(5)
+    loader = make(num_workers, in_order=False)
+    iterator = iter(loader)
+    next(iterator)
+    if num_workers:
+        with pytest.raises(ValueError, match=r"1 batches of epoch 0 are no state .* two epochs"):
+            loader.state_dict()
+    else:
+        assert loader.state_dict()["received"] == 1
+    list(iterator)
+    state = through_json(loader)
+    loader.close()
+    assert go_on(state, num_workers) == [whole[1]]
