@@ -59,6 +59,11 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(f"unknown case {', '.join(unknown)}; there are {', '.join(CASES)}")
     if args.repeats < 1:
         return _refuse(f"--repeats must be at least 1, got {args.repeats}")
+    if args.json is not None:
+        try:
+            args.json.touch()  # not after half an hour
+        except OSError as error:
+            return _refuse(f"--json cannot be written: {error}")
     names = args.case or (QUICK if args.quick else CASES)
     repeats = 1 if args.quick else args.repeats
     facts = machine.facts()

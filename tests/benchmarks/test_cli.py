@@ -38,6 +38,7 @@ def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["smal"], "unknown case smal; there are small,"),
         (["--repeats", "0"], "--repeats must be at least 1, got 0"),
+        (["--json", "/nowhere/at/all"], "--json cannot be written: [Errno 2]"),
     ],
 )
 def test_wrong_arguments(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
