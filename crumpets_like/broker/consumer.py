@@ -75,7 +75,7 @@ class Consumer:
         self._watched: dict[int, Callable[[], BaseException]] = {}
         self.up_since: float | None = None  # when all workers were ready, by time.perf_counter
         self.workers = 0  # that are ready; 0 also until all of them were once
-        self.changes = 0  # of that number
+        self.changed_at = 0.0  # when that number changed last, by time.monotonic
         self.seconds_per_sample = 0.0
         self.chunk_samples = 0
         self.raised = 0  # id() of what the caller got last: itself it would keep their frames
@@ -213,7 +213,7 @@ class Consumer:
         """So many workers are ready; while there are none, waiting does not count."""
         self.up_since = self.up_since or time.perf_counter()
         self.workers = count
-        self.changes += 1
+        self.changed_at = time.monotonic()
         for stream in list(self._streams.values()):
             stream.put(NUDGE)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from typing import Any, NamedTuple
@@ -192,22 +193,20 @@ class Engine:
         consumer, timeout = self._parts.consumer, self._options.timeout
         if timeout is None or self._options.start_method == "thread":
             return consumer.retrieve_data(this.stream, timeout)
-        looks = ((timeout / 2, 0), (timeout / 2, 1), (_VERDICT_SECONDS, None))
-        changes, look = consumer.changes, 0
+        since, look, seconds = consumer.changed_at, 0, timeout / 2
         while True:
-            seconds, overdue = looks[look]
             try:
-                raw = consumer.retrieve_data(this.stream, seconds)
-                break
+                return consumer.retrieve_data(this.stream, seconds)
             except LoaderTimeout:
-                if consumer.changes != changes:  # a worker was replaced: its work begins anew
-                    changes, look = consumer.changes, 0
+                if consumer.changed_at != since:  # a worker was replaced: its work began anew then
+                    since, look = consumer.changed_at, 0
+                    seconds = max(0.0, since + timeout / 2 - time.monotonic())
                     continue
-                if overdue is None:
+                if look == 2:
                     raise LoaderTimeout(timeout) from None
-                self._parts.producer.tell_waiting(this, overdue, timeout)
+                self._parts.producer.tell_waiting(this, look, timeout)
                 look += 1
-        return raw
+                seconds = timeout / 2 if look == 1 else _VERDICT_SECONDS
 
     def knows(self, error: BaseException) -> bool:
         """Whether an error was raised where everything was in order, not by a signal handler."""
