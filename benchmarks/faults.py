@@ -299,6 +299,12 @@ def run(args: argparse.Namespace) -> int:
         text = f"no case contains {args.case!r}; there are {'; '.join(CASES)}"
         print(f"crumpets-like faults: {text}", file=sys.stderr)
         return 2
+    if args.output is not None:
+        try:
+            args.output.touch()  # not after minutes
+        except OSError as error:
+            print(f"crumpets-like faults: --output cannot be written: {error}", file=sys.stderr)
+            return 2
     began = time.monotonic()
     rows = []
     for row in run_cases(cases, loaders):

@@ -64,8 +64,13 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        Exit status: 1 if a value was wrong, something hung, or something was left behind.
+        Exit status: 1 if a value was wrong, something hung, or something was left behind; 2 for
+        wrong arguments.
     """
+    if not args.minutes >= 0:
+        text = f"--minutes must be at least 0, got {args.minutes:g}"
+        print(f"crumpets-like soak: {text}", file=sys.stderr)
+        return 2
     first = entropy_seed() % 10**9 if args.seed is None else args.seed
     began = time.monotonic()
     deadline = began + 60 * args.minutes

@@ -1,9 +1,15 @@
 """The command line: ``crumpets-like`` with one of its commands."""
 
 import argparse
+import contextlib
 import json
-from collections.abc import Sequence
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from crumpets_like import __version__
 
@@ -19,8 +25,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit status: 0 for success.
+        The exit status: 0 for success, 141 if nobody reads what is printed any more.
     """
+    try:
+        with _leaving_by_sigterm():
+            status = _run(argv)
+            sys.stdout.flush()
+            return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 128 + signal.SIGPIPE
+
+
+def _run(argv: Sequence[str] | None) -> int:
     # benchmarks.cli is light too; what a command needs is imported when it runs.
     from crumpets_like.benchmarks.cli import add_arguments
     from crumpets_like.benchmarks.cli import run as run_bench
@@ -93,6 +110,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command == "doctor":
         return _examine(args.json)
     return run_bench(args)
+
+
+@contextlib.contextmanager
+def _leaving_by_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM leaves every `with` block, so that temporary folders are removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _: Any) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _examine(as_json: bool) -> int:

@@ -1,9 +1,12 @@
 """The commands and what they hand on to."""
 
 import argparse
+import signal
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +73,42 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert run.stdout.endswith("heavy:\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["soak", "--minutes", "-1"], "--minutes must be at least 0, got -1"),
+        (["soak", "--minutes", "nan"], "--minutes must be at least 0, got nan"),
+        (["faults", "--output", "/dev/null/table"], "--output cannot be written: "),
+    ],
+)
+def test_wrong_values_are_told_at_once(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_nobody_reads_what_is_printed() -> None:
+    command = f"{sys.executable} -m crumpets_like doctor | true; exit ${{PIPESTATUS[0]}}"
+    run = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stderr) == (141, "")
+
+
+def test_sigterm_leaves_what_is_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def demo() -> int:
+        with tempfile.TemporaryDirectory(dir=tmp_path):
+            signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr("crumpets_like.demo.run", demo)
+    with pytest.raises(SystemExit) as caught:
+        main(["demo"])
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
