@@ -228,6 +228,11 @@ class TestMiniBatches:
         result = randomize(images.astype(np.int32), augmentation)
         assert np.array_equal(result, randomize(images, augmentation))
 
+    def test_floats_are_not_rounded(self):
+        image = torch.linspace(0, 1, 1001).view(1, 1, 1, -1)
+        mini_batch = {"image": image, "augmentation": each(gamma_gray=[2.0])}
+        assert torch.allclose(Randomizer()(mini_batch)["image"], image**2, atol=1e-6)
+
     def test_floats_stay_in_range(self):
         image = torch.tensor([0.0, 1.0]).view(1, 1, 1, 2).repeat(6, 1, 16, 16)
         augmentation = each(noise=[1.0], gamma_gray=[0.2], contrast=[-1.0, 1.0], blur=[0, 0.1, 0.3])
