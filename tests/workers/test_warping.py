@@ -170,7 +170,9 @@ def test_linear_ramp_stays_a_ramp(
     margin = 1.5 + shrink
     inside = (x > margin) & (x < width - 1 - margin) & (y > margin) & (y < height - 1 - margin)
     expected = np.stack([x, y, width - 1 - x], axis=-1)
-    assert np.abs(drawn - expected)[inside].max(initial=0.0) <= 1.0
+    # Halving rounds, in addition to the last step.
+    limit = 1.0 if shrink < 2 or supersampling > 0 else 1.25
+    assert np.abs(drawn - expected)[inside].max(initial=0.0) <= limit
 
 
 # --- anti-aliasing ----------------------------------------------------------------------------
