@@ -114,12 +114,22 @@ class ImageWorker(BufferWorker):
         if image_rng is not None and not callable(image_rng):
             raise TypeError(f"image_rng must be callable, not {type(image_rng).__name__}")
         self.image_rng: ImageRNG = NoRNG() if image_rng is None else image_rng
-        self.gpu_augmentation = bool(gpu_augmentation)
+        self.layout = layout
         self.max_pixels = check_count("max_pixels", max_pixels)
         self._writers: dict[str, PixelWriter] = {}
         self.add_image("image", image, image_params, layout=layout, mean=mean, std=std)
-        if gpu_augmentation:
+        self.gpu_augmentation = gpu_augmentation
+
+    @property
+    def gpu_augmentation(self) -> bool:
+        """Whether pixel operations are left to the device; a loader of tensors may set it."""
+        return self._gpu_augmentation
+
+    @gpu_augmentation.setter
+    def gpu_augmentation(self, value: bool) -> None:
+        if value:
             self._check_for_device()
+        self._gpu_augmentation = bool(value)
 
     def add_image(
         self,
