@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crumpets_like.arguments import check_count
 from crumpets_like.broker import BufferWorker
-from crumpets_like.workers.decoding import decode_image, image_size
+from crumpets_like.workers.decoding import decode_image, image_size, read_image
 from crumpets_like.workers.geometry import decoding_size, make_transform
 from crumpets_like.workers.parameters import (
     COLORSPACES,
@@ -265,6 +265,7 @@ class ImageWorker(BufferWorker):
             What was drawn, and `size`.
         """
         buffer = self._writers["image"].planes(buffers["image"])
+        source = read_image(source)  # once
         color = any(self.params[key]["color"] for key in self._writers)
         shape_only = getattr(self.image_rng, "shape_only", False)
         if shape_only:
