@@ -12,6 +12,7 @@ on which others it is with. Its noise comes from torch's generators, and it has 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -87,10 +88,11 @@ class Randomizer(nn.Module):
             per image.
         """
         image, augmentation = _check(mini_batch)
-        if self.layout == "HWC":
-            image = randomize(image.permute(0, 3, 1, 2), augmentation).permute(0, 2, 3, 1)
-        else:
-            image = randomize(image, augmentation)
+        with _autocast_off(image.device.type):
+            if self.layout == "HWC":
+                image = randomize(image.permute(0, 3, 1, 2), augmentation).permute(0, 2, 3, 1)
+            else:
+                image = randomize(image, augmentation)
         return {**mini_batch, "image": image}
 
     def extra_repr(self) -> str:
@@ -164,6 +166,13 @@ def _make_tables(image: torch.Tensor, augmentation: Sequence[Mapping[str, Any]])
 def _send(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     """A copy on the device. CUDA takes it from here at once, and nothing waits for its arrival."""
     return torch.from_numpy(array).to(device, non_blocking=device.type == "cuda")
+
+
+def _autocast_off(kind: str) -> Any:
+    """Half precision has too few digits for a blur of bytes."""
+    if torch.amp.is_autocast_available(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()
 
 
 def _to_values(image: torch.Tensor) -> torch.Tensor:

@@ -201,6 +201,12 @@ class TestMiniBatches:
         assert counts[0] == counts[1]
         assert counts[0] < 600
 
+    def test_inside_of_autocast(self):
+        images, augmentation = photos(12), draw(12)
+        expected = randomize(images, augmentation)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert np.array_equal(randomize(images, augmentation), expected)
+
     def test_nothing_to_do_is_no_copy(self):
         mini_batch = {"image": torch.ones(2, 3, 4, 4), "augmentation": [NEUTRAL, NEUTRAL]}
         assert Randomizer()(mini_batch)["image"] is mini_batch["image"]
