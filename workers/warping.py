@@ -12,9 +12,7 @@ from crumpets_like.workers.geometry import Affine, invert
 
 _TAPS = {"nearest": 1, "linear": 1, "cubic": 2, "lanczos4": 4, "area": 1}
 _SNAP = 1 / 32  # of a target pixel: a crop so near to whole pixels is taken as whole
-_LEAST_VARIANCE = (
-    0.06  # of a filter that is worth its time, in squared pixels: factors from 1.17 on
-)
+_LEAST_VARIANCE = 0.2  # that a filter is worth its time for: a factor of 1.5
 
 
 def warp(
@@ -33,11 +31,11 @@ def warp(
     reaches to the edges of its outer pixels, and near them its outermost pixels are continued.
 
     Where the image shrinks, the shown part is smoothed first: by halving it, in averages of 2 x 2
-    pixels, until no more than a factor of 2 is left along one axis, and by a small filter whose
-    variance brings that of the whole to what a triangle of twice the width of a target pixel has
-    (the filter that Pillow and torchvision's ``antialias=True`` use). A `supersampling` above 0
-    takes so many samples along each axis of a target pixel instead. No temporary is larger than the
-    shown part.
+    pixels, until less than a factor of 2 is left along one axis, and, from a factor of 1.5 on, by a
+    small filter. Its variance brings that of the whole to what a triangle of twice the width of a
+    target pixel has (the filter of Pillow, and of torchvision with ``antialias=True``); linear
+    interpolation itself averages over 1.4 pixels. A `supersampling` above 0 takes so many samples
+    along each axis of a target pixel instead. No temporary is larger than the shown part.
 
     Parameters
     ----------
