@@ -288,6 +288,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         (((0, 96), np.uint8), None, r"no side of 0, not \(0, 96\)"),
         (MASK, {"angle": 3}, "unknown parameters angle; known is background"),
         (((96, 96), np.uint8), {"background": 256}, "one integer that uint8 holds, not 256"),
+        (MASK, {"background": 0.5}, "one integer that int64 holds, not 0.5"),
         (((96, 96), np.uint8, np.zeros(96)), None, "one integer"),
     ],
 )
@@ -299,3 +300,9 @@ def test_wrong_arguments_are_named(target: Any, params: Any, reason: str) -> Non
 def test_a_sample_without_a_mask() -> None:
     with pytest.raises(ValueError, match="no 'target_image'; its keys are 'image', 'mask'"):
         read(make_worker(), {"image": painted(*BOX), "mask": GREY})
+
+
+def test_missing_pillow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crumpets_like.workers.segmentation.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"Pillow.*crumpets-like\[image\]"):
+        make_worker()
