@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from crumpets_like.torch import TorchTurboDataLoader
 from crumpets_like.workers import NoRNG, SaliencyWorker, UniformRNG
 
-SIZE = (96, 128)
-MAP_SIZE = (24, 32)
+SIZE = (72, 96)
+MAP_SIZE = (18, 24)
 PEOPLE, POINTS, BLINKS = 20, 25, 2
 
 
@@ -83,7 +83,7 @@ def main() -> None:
     rng = UniformRNG(angle=(-10, 10), scale=(1.0, 1.6), shift=(-1, 1), hmirror=0.5)
     worker = make_worker(rng, sample_ratio=0.5)
     with TorchTurboDataLoader(
-        Photos(128), 16, worker, 2, device="cpu", shuffle=True, seed=0
+        Photos(64), 16, worker, 2, device="cpu", shuffle=True, seed=0
     ) as loader:
         for epoch in range(4):
             total, points, blinks = 0.0, 0, 0

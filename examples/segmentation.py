@@ -2,7 +2,7 @@
 
 Run it with ``python examples/segmentation.py``. It needs the extras ``torch``, ``image`` and
 ``demo``. The images are scikit-learn's two photographs. Nobody has drawn masks for them, so these
-are made by a rule: flower, sky, and the rest.
+are made by a rule: what is orange, the sky, and the rest.
 """
 
 import io
@@ -24,16 +24,16 @@ from crumpets_like.workers.presets import (
     resize,
 )
 
-SIZE = (96, 128)
-REST, FLOWER, SKY, NOTHING = 0, 1, 2, 255
-NAMES = ("rest", "flower", "sky")
+SIZE = (72, 96)
+REST, ORANGE, SKY, NOTHING = 0, 1, 2, 255
+NAMES = ("rest", "orange", "sky")
 
 
 def make_mask(photo: NDArray[np.uint8]) -> bytes:
     """Return a mask as people store them: a PNG whose palette shows the classes in colours."""
     red, green, blue = np.moveaxis(photo.astype(int), -1, 0)
     labels = np.full(photo.shape[:2], REST, np.uint8)
-    labels[red > green + 60] = FLOWER
+    labels[(red > 130) & (red > green + 30)] = ORANGE
     labels[(blue > 130) & (blue > red - 10) & (green > 110)] = SKY
     picture = Image.fromarray(labels).convert("P")
     picture.putpalette([90, 90, 90, 220, 60, 30, 120, 180, 240])
@@ -81,7 +81,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     worker = make_worker(SEGMENTATION_TRAIN)
     with TorchTurboDataLoader(
-        Photos(128), 16, worker, 2, device="cpu", shuffle=True, seed=0
+        Photos(64), 16, worker, 2, device="cpu", shuffle=True, seed=0
     ) as loader:
         for epoch in range(4):
             total = 0.0

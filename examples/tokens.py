@@ -58,7 +58,7 @@ class LanguageModel(nn.Module):
 def main() -> None:
     """Pack, and train for a few epochs."""
     torch.manual_seed(0)
-    documents = make_documents(3000)
+    documents = make_documents(2000)
     rows = PackedDocuments(documents, SEQ_LEN)
     full = sum(map(len, documents)) / (len(rows) * SEQ_LEN)
     print(f"{len(documents)} documents in {len(rows)} rows of {SEQ_LEN} tokens, {full:.1%} full")
@@ -67,7 +67,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     worker = TokenWorker(((SEQ_LEN,), np.int64))
     with TorchTurboDataLoader(rows, 16, worker, 2, device="cpu", shuffle=True, seed=0) as loader:
-        for epoch in range(5):
+        for epoch in range(3):
             right = total = 0
             for _, mini_batches in loader:
                 for mini_batch in mini_batches:

@@ -130,8 +130,8 @@ def decode_mask(mask: Any, size: tuple[int, int]) -> NDArray[Any]:
     ----------
     mask : bytes-like, path or array
         An encoded image with one channel (PNG, or another format without loss; ``bytes``,
-        ``bytearray``, ``memoryview`` or a one-dimensional uint8 array), the path of its file (``str``
-        or ``os.PathLike``), or an array of integers or bools, shape (H, W).
+        ``bytearray``, ``memoryview`` or a one-dimensional uint8 array), the path of its file
+        (``str`` or ``os.PathLike``), or an array of integers or bools, shape (H, W).
     size : (int, int)
         Height and width that it must have: those of its image.
 

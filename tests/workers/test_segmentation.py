@@ -95,9 +95,7 @@ def test_a_mask_of_another_resolution_shows_the_same(shape: tuple[int, ...]) -> 
     ],
 )
 def test_outside_of_the_image_is_the_fill_value(target: Any, params: Any, expected: int) -> None:
-    worker = make_worker(
-        target, image_params={"scale_mode": "longest"}, target_image_params=params
-    )
+    worker = make_worker(target, image_params={"scale_mode": "longest"}, target_image_params=params)
     mask = read(worker, sample_of(*BOX))["target_image"][0].reshape(96, 96)
     # 120 x 160 pixels become 72 x 96, with 12 rows above and below.
     assert (mask[:12] == expected).all()
