@@ -220,12 +220,17 @@ def test_every_holder_of_a_mask(tmp_path: Path) -> None:
     assert decode_mask(labels, SOURCE) is labels
 
 
-def test_orientation_in_the_metadata_is_that_of_image_and_mask() -> None:
+def test_orientation_in_the_metadata_is_applied() -> None:
     labels = np.random.default_rng(0).integers(0, 9, SOURCE).astype(np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees clockwise
     turned = np.rot90(labels, -1)
     np.testing.assert_array_equal(decode_mask(png(labels, exif=exif), (160, 120)), turned)
+
+
+def test_an_image_that_is_turned_has_a_mask_as_it_is_seen() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
     stream = io.BytesIO()
     Image.fromarray(painted(*BOX)).save(stream, "JPEG", quality=95, exif=exif)
     mask = np.rot90(np.where(painted(*BOX)[:, :, 0], 3, 1), -1)
@@ -250,6 +255,8 @@ GREY = np.zeros(SOURCE, np.uint8)
         (np.zeros((120, 161), np.uint8), ValueError, "120 x 161 .*its image has 120 x 160"),
         (png(np.zeros((90, 160), np.uint8)), ValueError, "90 x 160 .*120 x 160"),
         (png(np.zeros((160, 120), np.uint8)), ValueError, "160 x 120 .*120 x 160"),
+        # The size is in the header: what has another one is not decoded.
+        (png(np.zeros((90, 160), np.uint8))[:60], ValueError, "90 x 160"),
         (png(painted(*BOX)), ValueError, "channels RGB"),
         (as_jpeg(GREY), ValueError, "JPEG keeps no exact class numbers"),
         (png(GREY)[:60], ValueError, "broken mask of 60 bytes"),
