@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from crumpets_like.arguments import check_count
 from crumpets_like.broker import BufferWorker
-from crumpets_like.workers.decoding import decode_image, image_size
-from crumpets_like.workers.geometry import decoding_size, make_transform, warp
+from crumpets_like.workers.decoding import decode_image, image_size, read_image
+from crumpets_like.workers.geometry import decoding_size, make_transform
 from crumpets_like.workers.parameters import (
     COLORSPACES,
     DEFAULTS,
@@ -23,6 +23,7 @@ from crumpets_like.workers.parameters import (
 )
 from crumpets_like.workers.pixels import apply_pixels
 from crumpets_like.workers.rng import ImageRNG, NoRNG
+from crumpets_like.workers.warping import warp
 from crumpets_like.workers.writing import PixelWriter
 
 _LONGEST_SAMPLE = 2**30  # bytes of a packed sample
@@ -42,7 +43,7 @@ class ImageWorker(BufferWorker):
 
     One image goes through: its size is read from the header; `image_rng` draws its parameters; it
     is decoded, a JPEG at a reduced size if the shown part allows; one affine warp draws it at the
-    target's size (`geometry.warp`); pixel operations (`pixels.apply_pixels`); the colour space;
+    target's size (`warping.warp`); pixel operations (`pixels.apply_pixels`); the colour space;
     dtype, layout and normalisation, in one pass into the row.
 
     OpenCV runs single threaded in the workers, since the loader already keeps all cores busy. Its
@@ -113,12 +114,22 @@ class ImageWorker(BufferWorker):
         if image_rng is not None and not callable(image_rng):
             raise TypeError(f"image_rng must be callable, not {type(image_rng).__name__}")
         self.image_rng: ImageRNG = NoRNG() if image_rng is None else image_rng
-        self.gpu_augmentation = bool(gpu_augmentation)
+        self.layout = layout
         self.max_pixels = check_count("max_pixels", max_pixels)
         self._writers: dict[str, PixelWriter] = {}
         self.add_image("image", image, image_params, layout=layout, mean=mean, std=std)
-        if gpu_augmentation:
+        self.gpu_augmentation = gpu_augmentation
+
+    @property
+    def gpu_augmentation(self) -> bool:
+        """Whether pixel operations are left to the device; a loader of tensors may set it."""
+        return self._gpu_augmentation
+
+    @gpu_augmentation.setter
+    def gpu_augmentation(self, value: bool) -> None:
+        if value:
             self._check_for_device()
+        self._gpu_augmentation = bool(value)
 
     def add_image(
         self,
@@ -199,9 +210,7 @@ class ImageWorker(BufferWorker):
             )
         size = memoryview(sample).nbytes
         if size > _LONGEST_SAMPLE:
-            raise ValueError(
-                f"the packed sample has {size:,} bytes, more than {_LONGEST_SAMPLE:,}"
-            )
+            raise ValueError(f"the packed sample has {size:,} bytes, more than {_LONGEST_SAMPLE:,}")
         try:
             unpacked = msgpack.unpackb(sample, object_hook=_decode_array, raw=False)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -256,6 +265,7 @@ class ImageWorker(BufferWorker):
             What was drawn, and `size`.
         """
         buffer = self._writers["image"].planes(buffers["image"])
+        source = read_image(source)  # once
         color = any(self.params[key]["color"] for key in self._writers)
         shape_only = getattr(self.image_rng, "shape_only", False)
         if shape_only:
