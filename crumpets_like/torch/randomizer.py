@@ -5,10 +5,9 @@ takes three rounds, and in each round those images whose turn it is for an opera
 together: at most nine steps, however many images there are. What loops over images is only what
 reads their dicts; it makes small tables, which are sent to the device without waiting for it.
 
-kornia is not used. Its blur knows one sigma per image, too, but needs images larger than the
-kernel, and cuts the Gaussian off where the widest of the mini-batch ends: an image would depend
-on which others it is with. Its noise comes from torch's global generators, and it has no such
-contrast.
+kornia is not used; tests compare with it. Its blur takes one sigma per image, too, but no image
+smaller than the kernel, and every kernel is as wide as the widest: an image would depend, a little,
+on which others it is with. Its noise comes from torch's generators, and it has no such contrast.
 """
 
 from __future__ import annotations

@@ -144,6 +144,21 @@ class TestImpulse:
         assert np.abs(blurred - exact).max() < 0.01 * exact.max()
 
 
+def test_gamma_and_blur_are_those_of_kornia():
+    filters = pytest.importorskip("kornia.filters")
+    enhance = pytest.importorskip("kornia.enhance")
+    image = torch.from_numpy(photos(3)).permute(0, 3, 1, 2) / 255
+    augmentation = each(gamma_gray=[0.5, 1.0, 2.0])
+    ours = Randomizer()({"image": image, "augmentation": augmentation})["image"]
+    theirs = enhance.adjust_gamma(image, torch.tensor([0.5, 1.0, 2.0]))
+    assert (ours - theirs).abs().max() < 1e-5
+    sigmas = torch.tensor([0.8, 2.0, 5.0])
+    augmentation = each(blur=(sigmas / 128).tolist())
+    ours = Randomizer()({"image": image, "augmentation": augmentation})["image"]
+    theirs = filters.gaussian_blur2d(image, (41, 41), torch.stack((sigmas, sigmas), 1))
+    assert (ours - theirs).abs().max() < 1e-4
+
+
 class TestMiniBatches:
     def test_no_image_depends_on_the_others(self):
         augmentation = draw(12)
