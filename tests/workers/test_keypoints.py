@@ -108,6 +108,8 @@ def test_a_sample_without_keypoints() -> None:
         ({"swap": [(0, 0)]}, ValueError, "pairs of different keypoints"),
         ({"swap": [(0, 1, 2)]}, ValueError, "pairs of different keypoints"),
         ({"swap": [(-1, 1)]}, ValueError, "from 0 to 2"),
+        ({"swap": [1, 2]}, ValueError, r"pairs .* not \[1, 2\]"),
+        ({"swap": [(0.5, 2)]}, ValueError, "pairs of different keypoints"),
     ],
 )
 def test_wrong_arguments_are_named(options: Any, error: type[Exception], reason: str) -> None:
