@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,13 @@ from crumpets_like.workers import (
 from crumpets_like.workers.geometry import transform_points
 from crumpets_like.workers.targets import field, map_size, target_matrix
 from tests.support.markers import painted, read
+from tests.support.scenario import run_scenario
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("PIL")
 
+DOCS = Path(__file__).parents[2] / "docs"
 IMAGE = ((3, 60, 80), np.uint8)
 RNG = UniformRNG(
     angle=(-30, 30), scale=(0.8, 1.5), shift=(-1, 1), hmirror=0.5, noise=(0.0, 0.2), blur=(0, 0.02)
@@ -119,3 +123,10 @@ def test_field() -> None:
     assert field({"a": 3}, "a") == 3
     with pytest.raises(ValueError, match="no 'b'; its keys are none"):
         field({}, "b")
+
+
+@pytest.mark.parametrize("guide", ["targets", "tokens"])
+def test_examples_of_the_guides(guide: str) -> None:
+    text = (DOCS / f"{guide}.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert run_scenario(block, options=["-W", "error"]).check().stderr == ""
