@@ -81,6 +81,14 @@ class TestAgreement:
         assert of_integers.max() <= 1
         assert of_floats.max() <= 0.51
 
+    def test_black_stays_black(self, monkeypatch):
+        """Whatever a device makes of tanh and artanh, here by other slopes."""
+        mini_batch = {"image": torch.zeros(2, 1, 1, 1)}
+        mini_batch["augmentation"] = each(gamma_gray=[0.001], contrast=[-1.0, 1.0])
+        for slope in np.linspace(2.0, 4.0, 41):
+            monkeypatch.setattr("crumpets_like.workers.pixels.CONTRAST_SLOPE", slope)
+            assert (Randomizer()(mini_batch)["image"] == 0).all()
+
     @pytest.mark.parametrize("channels", [1, 3])
     def test_blur(self, channels):
         augmentation = each(blur=[0.0, 0.002, 0.01, 0.05, 0.2])
