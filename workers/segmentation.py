@@ -177,10 +177,10 @@ def _decode(source: EncodedImage, size: tuple[int, int]) -> NDArray[Any]:
                     "a mask must have one class number per pixel (grey or palette), but this image "
                     f"has the channels {picture.mode}: turn its colours into class numbers"
                 )
-            labels = np.asarray(ImageOps.exif_transpose(picture))
+            upright = source.header.orientation == 1
+            labels = np.asarray(picture if upright else ImageOps.exif_transpose(picture))
     except (OSError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise ValueError(f"broken mask of {len(data):,} bytes: {error}") from error
-    _check_size(labels.shape, size)
     if source.header.format == "PNG" and data[25] == 0 and data[24] in (2, 4):
         labels = labels >> (8 - data[24])  # Pillow spreads such greys over 0 to 255
     return labels

@@ -38,7 +38,9 @@ def test_visibility_is_that_of_the_sample_unless_out_of_sight() -> None:
     nan, inf = float("nan"), float("inf")
     mini_batch = read(
         make_worker(6),
-        sample_of((80, 60, 2), (80, 60, 1), (80, 60, 0), (nan, inf, 0), (10, 60, 2), (150, 60, 1)),
+        sample_of(
+            (80, 60, 2), (80, 60, 1), (inf, -inf, 0), (nan, nan, 0), (10, 60, 2), (150, 60, 1)
+        ),
     )
     assert mini_batch["visibility"].tolist() == [[2, 1, 0, 0, 0, 0]]
     middle = (80.5 * 0.8 - 16 - 0.5, 60.5 * 0.8 - 0.5)
