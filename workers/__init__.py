@@ -11,5 +11,6 @@ into a row of a buffer, ``classification`` is the worker that joins them.
 
 from crumpets_like.workers.affine import RandomAffine
 from crumpets_like.workers.classification import ClassificationWorker
+from crumpets_like.workers.folder import ImageFolder
 
-__all__ = ["ClassificationWorker", "RandomAffine"]
+__all__ = ["ClassificationWorker", "ImageFolder", "RandomAffine"]
