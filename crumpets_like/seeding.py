@@ -22,6 +22,7 @@ __all__ = [
     "entropy_seed",
     "imported_torch",
     "preserve_globals",
+    "seed_all",
     "seed_globals",
     "seed_sequence",
     "seed_worker_globals",
@@ -152,7 +153,7 @@ def seed_globals(seed: int, epoch: int, position: int) -> None:
     epoch, position : int
         Number of the epoch, and position of the sample in it, both >= 0.
     """
-    _seed_all(_mix(_hash(seed, epoch) ^ _mix(position * _GOLDEN)))
+    seed_all(_mix(_hash(seed, epoch) ^ _mix(position * _GOLDEN)))
 
 
 def seed_worker_globals(seed: int, worker_id: int) -> None:
@@ -169,7 +170,7 @@ def seed_worker_globals(seed: int, worker_id: int) -> None:
         Number of the worker, >= 0.
     """
     words = seed_sequence(seed, "worker", worker_id).generate_state(1, np.uint64)
-    _seed_all(int(words[0]))
+    seed_all(int(words[0]))
 
 
 class preserve_globals:  # noqa: N801 - reads like a function: `with preserve_globals():`
@@ -209,7 +210,14 @@ def imported_torch() -> Any:
     return torch if hasattr(torch, "default_generator") else None
 
 
-def _seed_all(state: int) -> None:
+def seed_all(state: int) -> None:
+    """Seed ``random``, ``numpy.random`` and, if it is imported, torch's default generator.
+
+    Parameters
+    ----------
+    state : int
+        64 bits.
+    """
     random.seed(state)
     # One word: numpy takes 1.6 microseconds for 32 bits, and 8 for a list of words.
     np.random.seed(_mix(state + _GOLDEN) >> 32)

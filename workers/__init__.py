@@ -1,16 +1,44 @@
-"""Ready-made workers.
+"""Ready-made workers for images.
 
-================== ===========================================================
-ClassificationWorker decodes and augments one image per sample, with its label
-RandomAffine       draws the parameters of an image's augmentation
-================== ===========================================================
+==================== =========================================================================
+ImageWorker          decodes and augments one image per sample; the others are made of it
+ClassificationWorker an image and its label
+FCNWorker            an image, and the same as a target
+TransformWorker      an image through a callable of yours: torchvision, albumentations, your own
+ImageFolder          a folder of images, one subfolder per class, as a dataset
+UniformRNG           draws each parameter of an augmentation from a range
+MixtureRNG           draws them as crumpets 3.0 does
+NoRNG                draws nothing
+==================== =========================================================================
 
-General layout: ``decoding`` turns bytes, paths and arrays into images, ``affine`` warps an image
-into a row of a buffer, ``classification`` is the worker that joins them.
+Public functions: `decode_image`, `make_transform`, `randomize_image`. Ready-made augmentations are
+in `crumpets_like.workers.presets`.
+
+General layout: ``parameters`` has the names, defaults and checks of an image's parameters, ``rng``
+and ``presets`` draw them. ``decoding`` turns bytes, paths and arrays into pixels, ``geometry`` warps
+them, ``pixels`` changes their values, ``writing`` puts them into a row of a buffer. ``image`` joins
+all of these, and each further module has one worker that extends it.
 """
 
-from crumpets_like.workers.affine import RandomAffine
 from crumpets_like.workers.classification import ClassificationWorker
+from crumpets_like.workers.decoding import decode_image
+from crumpets_like.workers.fcn import FCNWorker
 from crumpets_like.workers.folder import ImageFolder
+from crumpets_like.workers.geometry import make_transform
+from crumpets_like.workers.image import ImageWorker, randomize_image
+from crumpets_like.workers.rng import MixtureRNG, NoRNG, UniformRNG
+from crumpets_like.workers.transform import TransformWorker
 
-__all__ = ["ClassificationWorker", "ImageFolder", "RandomAffine"]
+__all__ = [
+    "ClassificationWorker",
+    "FCNWorker",
+    "ImageFolder",
+    "ImageWorker",
+    "MixtureRNG",
+    "NoRNG",
+    "TransformWorker",
+    "UniformRNG",
+    "decode_image",
+    "make_transform",
+    "randomize_image",
+]

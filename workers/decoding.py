@@ -11,7 +11,26 @@ from numpy.typing import NDArray
 _JPEG_START = b"\xff\xd8\xff"
 
 
-def decode_image(image: Any, channels: int) -> NDArray[np.uint8]:
+def image_size(image: Any) -> tuple[int, int]:
+    """Return height and width of an image."""
+    height, width = decode_image(image).shape[:2]
+    return height, width
+
+
+def decode_image(
+    image: Any,
+    color: bool = True,
+    *,
+    min_size: tuple[int, int] | None = None,
+    max_pixels: int = 2**28,
+    background: tuple[float, ...] = (0, 0, 0),
+) -> NDArray[np.uint8]:
+    """Stand-in: see `_decode_channels`."""
+    pixels = _decode_channels(image, 3 if color else 1)
+    return pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+
+
+def _decode_channels(image: Any, channels: int) -> NDArray[np.uint8]:
     """Turn what a sample calls its image into pixels.
 
     JPEG is decoded by simplejpeg, every other format by OpenCV, 16-bit images to 8 bits, without

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from crumpets_like.workers import ClassificationWorker, RandomAffine
+from crumpets_like.workers import ClassificationWorker, UniformRNG
 
 SIZE = 32
 """Height and width in pixels of the stored scans and of what the network sees."""
@@ -85,7 +85,7 @@ def make_worker(augment: bool) -> ClassificationWorker:
     ClassificationWorker
         Gives `image`, float32 of shape (B, 1, 32, 32), and `label`, int64 of shape (B,).
     """
-    rng = RandomAffine(angle=12.0, shift=0.08, scale=(0.9, 1.1)) if augment else None
+    rng = UniformRNG(angle=(-12.0, 12.0), shift=(-1.0, 1.0), scale=(0.85, 1.15)) if augment else None
     return ClassificationWorker(
         image=((1, SIZE, SIZE), np.float32), label=((), np.int64), image_rng=rng
     )

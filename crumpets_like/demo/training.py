@@ -170,7 +170,9 @@ class TorchDigits(Dataset[tuple[NDArray[np.float32], int]]):
             self.worker.setup()
         sample = self.files[index]
         image = np.empty((1, SIZE, SIZE), np.float32)
-        self.worker.prepare_image(sample["image"], image, self._generator)
+        rows: dict[str, NDArray[Any]] = {"image": image}
+        pixels, params = self.worker.draw(sample["image"], rows, self._generator)
+        self.worker.prepare_image(pixels, rows, params, "image")
         return image, sample["label"]
 
 
