@@ -67,7 +67,7 @@ def _whole(worker: ImageWorker, key: Any, sample: Mapping[str, Any], dataset: An
 
 def _drawn(worker: ImageWorker, fields: Mapping[str, Any]) -> Cell:
     """One sample of a mini-batch."""
-    params = fields["augmentation"]
+    params = fields.get("augmentation", {})
     pixels = visible_pixels(worker, "image", fields["image"], params)
     factor, shown = _shown_size(pixels.shape[:2])
     others = {key: value for key, value in fields.items() if key not in worker._writers}
@@ -124,9 +124,11 @@ def visible_pixels(
         writer.write(np.full((*writer.size, writer.channels), level, np.uint8), ends)
     low = black.astype(np.float64)
     part = (row - low) / (white.astype(np.float64) - low)
+    if part.min() < -0.01 or part.max() > 1.01:  # a user's own floats
+        part = (part - part.min()) / np.ptp(part)
     planes = writer.planes(np.rint(255.0 * part).clip(0, 255).astype(np.uint8))
     pixels = np.ascontiguousarray(planes.transpose(1, 2, 0))
-    if key == "image" and params["gpu_augmentation"]:
+    if key == "image" and params.get("gpu_augmentation"):
         pixels = apply_pixels(pixels, params, pixels.shape[2] == 3)
     return _to_rgb(pixels, worker.params[key]["colorspace"])
 
