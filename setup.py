@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent
 
 TORCH = ["torch>=2.4"]
 IMAGE = ["opencv-python-headless", "simplejpeg", "Pillow"]
+KORNIA = ["kornia>=0.8"]
 DEMO = ["scikit-learn", "tqdm"]
 
 
@@ -70,8 +71,9 @@ setup(
     extras_require={
         "torch": TORCH,
         "image": IMAGE,
+        "kornia": TORCH + KORNIA,
         "demo": DEMO,
-        "all": TORCH + IMAGE + DEMO,
+        "all": TORCH + IMAGE + KORNIA + DEMO,
     },
     entry_points={"console_scripts": ["crumpets-like=crumpets_like.cli:main"]},
     zip_safe=False,

@@ -14,11 +14,20 @@ from ..lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from .dataloader import DataLoader
+    from .layers import Normalize, Unpacker
+    from .randomizer import Randomizer
     from .turbo import TorchTurboDataLoader
 
-__all__ = ["DataLoader", "TorchTurboDataLoader"]
+__all__ = ["DataLoader", "Normalize", "Randomizer", "TorchTurboDataLoader", "Unpacker"]
 
 if not TYPE_CHECKING:  # where it would hide names that do not exist
     __getattr__, __dir__ = _lazy_names(
-        __name__, {"DataLoader": "dataloader", "TorchTurboDataLoader": "turbo"}
+        __name__,
+        {
+            "DataLoader": "dataloader",
+            "Normalize": "layers",
+            "Randomizer": "randomizer",
+            "TorchTurboDataLoader": "turbo",
+            "Unpacker": "layers",
+        },
     )

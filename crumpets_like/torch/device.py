@@ -2,12 +2,14 @@
 
 A :class:`Device` copies tensors; a :class:`Transfer` says which, and keeps what is being copied
 from being written over. CUDA devices copy by themselves, beside the caller's work, others at once.
+What is then done with a mini-batch, such as its augmentation, is done on the same stream.
 
 NOTE [Streams]. A CUDA device copies on a stream of its own, and allocates the copies there.
 The caller's stream waits for the copy's event before it uses them, on the device, not on the
 processor. ``record_stream`` tells torch's allocator that the caller's stream uses them, too:
 without it their memory would be taken for the next copy as soon as the caller drops them, while
-kernels that read them are still queued.
+kernels that read them are still queued. What a mini-batch is made into is waited for and recorded
+in the same way; its slot is free when the copy is done, before that.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -42,6 +44,9 @@ _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device, not for
 _cuda: Any = torch.cuda  # parts of it have no types
 _profiler_enabled: Any = getattr(torch.autograd, "_profiler_enabled")  # noqa: B009
 _NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
+
+Function = Callable[[dict[str, Any]], dict[str, Any]]
+"""Makes another mini-batch of one, on the device and stream that are current."""
 
 
 class Event(Protocol):
@@ -74,8 +79,12 @@ class Device:
         """Begin to copy; the event is that of the last copy, None if all are done."""
         return [source.to(self.device) for source in sources], None
 
+    def run(self, function: Function, values: dict[str, Any]) -> tuple[dict[str, Any], Event | None]:
+        """Begin to make something of a mini-batch, behind its copy; the event as in `copy`."""
+        return function(values), None
+
     def hand_over(self, tensors: list[torch.Tensor], event: Event | None) -> None:
-        """Let the caller use copies at once, on whatever stream is its current one."""
+        """Let the caller use tensors at once, on whatever stream is its current one."""
 
     def synchronize(self) -> None:
         """Wait until all copies are done."""
@@ -122,8 +131,16 @@ class CudaDevice(Device):
             raise
         return tensors, event
 
+    def run(self, function: Function, values: dict[str, Any]) -> tuple[dict[str, Any], Event | None]:
+        """Queue it on the stream of the copies."""
+        event = _cuda.Event(blocking=True)
+        with _cuda.stream(self._stream):
+            values = function(values)
+            event.record(self._stream)
+        return values, event
+
     def hand_over(self, tensors: list[torch.Tensor], event: Event | None) -> None:
-        """Let the current stream wait for the copy, and the allocator for the current stream."""
+        """Let the current stream wait for them, and the allocator for the current stream."""
         current = _cuda.current_stream(self.device)
         current.wait_event(event)
         for tensor in tensors:
@@ -158,7 +175,7 @@ class CudaDevice(Device):
 
 
 class Pending(NamedTuple):
-    """A mini-batch whose tensors are being copied."""
+    """A mini-batch whose tensors are being copied, or made of copies."""
 
     values: dict[str, Any]
     tensors: list[torch.Tensor]
@@ -176,10 +193,13 @@ class Transfer:
     ----------
     devices : sequence of Device
         One for all mini-batches, or one for each mini-batch of an iteration.
+    function : callable, optional
+        What is to be done with each mini-batch once it is on its device.
     """
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[Device], function: Function | None = None) -> None:
         self._devices = devices
+        self._function = function
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._under_way: deque[tuple[Event, list[torch.Tensor]]] = deque()
@@ -244,6 +264,10 @@ class Transfer:
         if event is not None:
             self._under_way.append((event, held))
         values.update(zip(sources, tensors, strict=True))
+        if self._function is not None:
+            with named(f"crumpets_like: augment on {device.device}"):
+                values, event = device.run(self._function, values)
+            tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
         return Pending(values, tensors, event, device)
 
     def finish(self, pending: Pending) -> dict[str, Any]:

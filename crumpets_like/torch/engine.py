@@ -16,7 +16,7 @@ from ..broker.options import EngineOptions
 from ..broker.producer import Pass
 from ..broker.protocol import Status
 from ..broker.stream import EMPTY, END
-from .device import Pending, Transfer, named, open_devices
+from .device import Function, Pending, Transfer, named, open_devices
 
 __all__ = ["DeviceEngine", "LocalDeviceEngine"]
 
@@ -35,14 +35,21 @@ class DeviceEngine(Engine):
         With at least one worker.
     devices : sequence of torch.device
         One, or one for each mini-batch of an iteration.
+    function : callable, optional
+        What is to be done with each mini-batch once it is on its device.
     """
 
-    def __init__(self, options: EngineOptions, devices: Sequence[torch.device]) -> None:
+    def __init__(
+        self,
+        options: EngineOptions,
+        devices: Sequence[torch.device],
+        function: Function | None = None,
+    ) -> None:
         super().__init__(options)
         self._ahead: dict[int, deque[RawBatch | Pending | Exception]] = {}
         try:
             # Now that the workers are on their way: they are forked from a process without CUDA.
-            self._transfer = Transfer(open_devices(devices))
+            self._transfer = Transfer(open_devices(devices), function)
             self._close_transfer = weakref.finalize(self, self._transfer.close)
             self._transfer.lock_pages(self._parts.ring.first_slots)
         except BaseException:
@@ -126,10 +133,17 @@ class LocalDeviceEngine(LocalEngine):
         With ``nworkers=0``.
     devices : sequence of torch.device
         One, or one for each mini-batch of an iteration.
+    function : callable, optional
+        What is to be done with each mini-batch once it is on its device.
     """
 
-    def __init__(self, options: EngineOptions, devices: Sequence[torch.device]) -> None:
-        self._transfer = Transfer(open_devices(devices))
+    def __init__(
+        self,
+        options: EngineOptions,
+        devices: Sequence[torch.device],
+        function: Function | None = None,
+    ) -> None:
+        self._transfer = Transfer(open_devices(devices), function)
         super().__init__(options)
 
     def _run(self, this: LocalPass, slot: int, keys: Any) -> dict[str, Any] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from typing import Any
 
 import torch
@@ -43,7 +45,10 @@ class TorchTurboDataLoader(TurboDataLoader):
         Where the tensors are. With a list, mini-batch i of each iteration goes to device i.
         Default: ``"cuda:0"`` if there is one, else ``"cpu"``.
     gpu_augmentation : bool
-        Not there yet.
+        Leave gamma, contrast, noise and blur of images to the device: the workers only note in
+        each `augmentation` dict what is to be done, and a :class:`Randomizer` does it to the whole
+        mini-batch. On a CUDA device that is behind the copy, beside the caller's work; elsewhere in
+        the caller's thread, which on the CPU is a warning.
     shared_memory : bool or int
         As for :class:`TurboDataLoader`. For CUDA devices the buffers are page-locked, and there
         are never more: the caller holds none.
@@ -54,9 +59,13 @@ class TorchTurboDataLoader(TurboDataLoader):
     ------
     TypeError, ValueError
         As :class:`TurboDataLoader`; if a device is not there; if a list of devices has another
-        length than `num_mini_batches`.
-    NotImplementedError
-        If `gpu_augmentation` is true.
+        length than `num_mini_batches`; if `gpu_augmentation` is true and the worker cannot leave
+        these operations out, or has something to do with the image after them.
+
+    Warns
+    -----
+    RuntimeWarning
+        If `gpu_augmentation` is true and the device is the CPU.
     """
 
     def __init__(
@@ -74,10 +83,7 @@ class TorchTurboDataLoader(TurboDataLoader):
         **options: Any,
     ) -> None:
         if gpu_augmentation:
-            raise NotImplementedError(
-                f"gpu_augmentation={gpu_augmentation!r} is not there yet. Augment in the worker, "
-                "or the tensors that the loader yields."
-            )
+            worker_template = _without_pixels(worker_template)
         super().__init__(
             iterable,
             batch_size,
@@ -91,6 +97,19 @@ class TorchTurboDataLoader(TurboDataLoader):
         )
         self._devices = tuple(check_devices(device, self.num_mini_batches))
         self._options.grows = any(device.type != "cuda" for device in self._devices)
+        self._randomizer: Any = None
+        if gpu_augmentation:
+            from .randomizer import Randomizer
+
+            self._randomizer = Randomizer(getattr(worker_template, "layout", "CHW"))
+            if any(device.type == "cpu" for device in self._devices):
+                warnings.warn(
+                    "gpu_augmentation=True with device 'cpu': gamma, contrast, noise and blur of "
+                    "whole mini-batches are computed in the thread that asks for them, not by the "
+                    f"{nworkers} workers. gpu_augmentation=False leaves them to the workers.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
@@ -99,4 +118,17 @@ class TorchTurboDataLoader(TurboDataLoader):
 
     def _make_engine(self) -> Engine | LocalEngine:
         make = DeviceEngine if self._nworkers else LocalDeviceEngine
-        return make(self._options, self._devices)
+        return make(self._options, self._devices, self._randomizer)
+
+
+def _without_pixels(template: Worker) -> Worker:
+    """A copy of the template that leaves pixel operations to the device."""
+    if not hasattr(template, "gpu_augmentation"):
+        raise ValueError(
+            f"gpu_augmentation=True needs a worker that can leave pixel operations to the device, "
+            f"as ImageWorker and those made of it, in crumpets_like.workers, do; "
+            f"{type(template).__name__} has no attribute gpu_augmentation."
+        )
+    copied: Any = copy.copy(template)
+    copied.gpu_augmentation = True
+    return copied  # type: ignore[no-any-return]

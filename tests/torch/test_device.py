@@ -146,6 +146,38 @@ class TestTransfer:
         assert values["x"].device == torch.device("meta")
         assert (transfer.ahead, transfer.wait(), ring.held) == (False, False, 0)
 
+    def test_a_slot_is_free_when_its_copy_is_done_not_what_is_made_of_it(self, ring):
+        class Recording(SlowDevice):
+            def run(self, function, values):
+                return function(values), "of what is made"
+
+            def hand_over(self, tensors, event):
+                self.handed_over.append((tensors, event))
+
+        device = Recording()
+        made = torch.ones(3)
+        transfer = Transfer([device], lambda values: {**values, "y": made, "z": [1]})
+        pending = transfer.begin(fill(ring, 7))
+        values = transfer.finish(pending)
+        ((tensors, event),) = device.handed_over
+        assert list(values) == ["x", "y", "z"]
+        assert [id(tensor) for tensor in tensors] == [id(values["x"]), id(made)]
+        assert event == "of what is made"
+        device.synchronize()
+        transfer.release()
+        assert ring.held == 0
+
+    def test_a_function_that_fails_leaves_the_slot_to_its_copy(self, ring):
+        device = SlowDevice()
+        transfer = Transfer([device], lambda values: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            transfer.begin(fill(ring, 7))
+        gc.collect()
+        assert ring.held == 1
+        device.synchronize()
+        transfer.release()
+        assert ring.held == 0
+
     def test_what_torch_does_not_have_stays_numpy(self):
         dates = np.zeros(2, "M8[s]")
         mini_batch = {"a": np.ones(2), "dates": dates, "names": ["a", "b"], "t": torch.ones(1)}
@@ -324,6 +356,20 @@ class TestCudaDevice:
         device.hand_over(tensors, event)
         waits = ["current stream of cuda:3", "wait for event"]
         assert cuda.log == [*waits, "record stream", "record stream"]
+
+    def test_what_is_made_of_copies_is_made_on_the_same_stream(self, cuda):
+        device = CudaDevice(torch.device("cuda:1"))
+
+        def function(values):
+            cuda.log.append("function")
+            return {"y": values["x"]}
+
+        values, event = device.run(function, {"x": 1})
+        assert values == {"y": 1}
+        assert cuda.log == ["on our stream", "function", "record event"]
+        cuda.log.clear()
+        device.hand_over([], event)
+        assert cuda.log == ["current stream of cuda:1", "wait for event"]
 
     def test_a_copy_that_fails_leaves_none_under_way(self, cuda):
         device = CudaDevice(torch.device("cuda:1"))

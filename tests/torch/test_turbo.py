@@ -47,10 +47,6 @@ class TestSignature:
         with pytest.raises(TypeError, match="shuffel"):
             fork(Numbers(20), 3, Rows(), 1, shuffel=True)
 
-    def test_gpu_augmentation_is_not_there(self):
-        with pytest.raises(NotImplementedError, match="gpu_augmentation=True is not there yet"):
-            fork(Numbers(20), 3, Rows(), 1, gpu_augmentation=True)
-
     def test_a_device_that_is_not_there(self):
         with pytest.raises(ValueError, match=r"device 'cuda:99' is not there: .* cpu:0"):
             fork(Numbers(20), 3, Rows(), 1, device="cuda:99")
