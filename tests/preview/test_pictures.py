@@ -18,17 +18,12 @@ from crumpets_like import TurboDataLoader, Worker
 from crumpets_like.preview import pictures
 from crumpets_like.preview.draws import draw
 from crumpets_like.preview.pictures import parameter_words, preview, visible_pixels
-from crumpets_like.workers import (
-    ClassificationWorker,
-    DetectionWorker,
-    FCNWorker,
-    ImageWorker,
-    KeypointWorker,
-    SaliencyWorker,
-    SegmentationWorker,
-    UniformRNG,
-)
+from crumpets_like.workers import ClassificationWorker, FCNWorker, ImageWorker, UniformRNG
+from crumpets_like.workers.detection import DetectionWorker
+from crumpets_like.workers.keypoints import KeypointWorker
 from crumpets_like.workers.parameters import COLORSPACES, DEFAULTS
+from crumpets_like.workers.saliency import SaliencyWorker
+from crumpets_like.workers.segmentation import SegmentationWorker
 
 GEOMETRY = UniformRNG(angle=(-20, 20), scale=(0.7, 1.2), hmirror=0.5)
 BOX = (60, 40, 90, 62)  # of the marker, in pixels of the image
