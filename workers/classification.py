@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crumpets_like.workers.image import ImageWorker
+from crumpets_like.workers.image import ImageWorker, field
 from crumpets_like.workers.rng import ImageRNG
 
 
@@ -56,5 +56,5 @@ class ClassificationWorker(ImageWorker):
         """Fill one sample's rows and note its augmentation."""
         sample = self.unpack(sample)
         image, params = super().prepare(sample, batch, buffers)
-        buffers["label"][...] = sample["label"]
+        buffers["label"][...] = field(sample, "label")
         return image, params

@@ -243,25 +243,36 @@ def warp(
     """
     method = "linear" if interp_method == "area" else interp_method
     inverse = invert_transform(matrix)
-    if source_size is not None:
-        inverse = _in_reduced(inverse, source_size, (image.shape[0], image.shape[1]))
+    size = image.shape[0], image.shape[1]
+    extents = float(size[0]), float(size[1])
+    if source_size is not None and tuple(source_size) != size:
+        down, across = _decode_factors(source_size, size)
+        inverse = _in_reduced(inverse, down, across)
+        extents = source_size[0] * down, source_size[1] * across
     drawn = None
     if supersampling == 0 and method != "nearest":
         drawn = _resize_crop(image, out_size, inverse, method)
     if drawn is None:
         drawn = _sample(image, out_size, inverse, method, supersampling)
-        _fill_outside(drawn, inverse, image.shape, background)
+        _fill_outside(drawn, inverse, extents, background)
     return drawn
 
 
-def _in_reduced(
-    inverse: NDArray[np.float64], size: tuple[int, int], reduced: tuple[int, int]
-) -> NDArray[np.float64]:
-    """Turn a map into an image of `size` into one into the same image, reduced."""
-    if size == reduced:
-        return inverse
-    factors = np.array([[reduced[1] / size[1]], [reduced[0] / size[0]]])
-    result = inverse * factors
+def _decode_factors(size: tuple[int, int], reduced: tuple[int, int]) -> tuple[float, float]:
+    """Return the factors of height and width that a reduced decode was made with.
+
+    A JPEG is reduced to so many eighths, and its size rounded up: the last pixels stick out.
+    """
+    for eighths in range(1, 8):
+        if all(-(-full * eighths // 8) == part for full, part in zip(size, reduced, strict=True)):
+            return eighths / 8, eighths / 8
+    return reduced[0] / size[0], reduced[1] / size[1]
+
+
+def _in_reduced(inverse: NDArray[np.float64], down: float, across: float) -> NDArray[np.float64]:
+    """Turn a map into an image into one into the same image, reduced by factors below 1."""
+    factors = np.array([[across], [down]])
+    result: NDArray[np.float64] = inverse * factors
     result[:, 2] += (factors[:, 0] - 1.0) / 2
     return result
 
@@ -386,20 +397,20 @@ def _average_blocks(
     # Rounded up, so that the blocks at the end are a little smaller than the others.
     size = -(-rows // int(factors[1])), -(-columns // int(factors[0]))
     reduced = cv2.resize(region, size[::-1], interpolation=cv2.INTER_AREA)
-    inverse = _in_reduced(inverse, (rows, columns), size)
+    inverse = _in_reduced(inverse, size[0] / rows, size[1] / columns)
     return _with_channels(reduced), inverse, float((shrinks / factors).max())
 
 
 def _fill_outside(
     drawn: NDArray[np.uint8],
     inverse: NDArray[np.float64],
-    shape: tuple[int, ...],
+    extents: tuple[float, float],
     background: float | Sequence[float],
 ) -> None:
-    """Give the background to pixels whose centre is outside of an image of `shape`."""
+    """Give the background to pixels whose centre is outside of an image of `extents`."""
     height, width = drawn.shape[:2]
     ends = np.array([[0, width - 1, 0, width - 1], [0, 0, height - 1, height - 1]])
-    limits = np.array([[shape[1] - 0.5], [shape[0] - 0.5]]) + 1e-6
+    limits = np.array([[extents[1] - 0.5], [extents[0] - 0.5]]) + 1e-6
     corners = inverse[:, :2] @ ends + inverse[:, 2:]
     if ((corners >= -0.5 - 1e-6) & (corners <= limits)).all():
         return

@@ -228,7 +228,7 @@ class ImageWorker(BufferWorker):
             size of the whole image, and ``make_transform(params["size"], (height, width),
             **geometry_of(params))`` its map to a target of (height, width) pixels.
         """
-        image, drawn = self.draw(image_of(self.unpack(sample)), buffers, self.rng)
+        image, drawn = self.draw(field(self.unpack(sample), "image"), buffers, self.rng)
         params = self.prepare_image(image, buffers, drawn, "image")
         batch["augmentation"].append(params)
         return image, params
@@ -415,13 +415,13 @@ def _convert(picture: NDArray[np.uint8], conversion: str) -> NDArray[np.uint8]:
     return np.asarray(converted, np.uint8).reshape(*picture.shape[:2], -1)
 
 
-def image_of(sample: Mapping[str, Any]) -> Any:
-    """Return what a sample has as `image`; ValueError if it has none."""
+def field(sample: Mapping[str, Any], key: str) -> Any:
+    """Return what a sample has as `key`; ValueError if it has none."""
     try:
-        return sample["image"]
+        return sample[key]
     except KeyError:
         raise ValueError(
-            f"the sample has no 'image'; its keys are {', '.join(map(repr, sample)) or 'none'}"
+            f"the sample has no {key!r}; its keys are {', '.join(map(repr, sample)) or 'none'}"
         ) from None
 
 

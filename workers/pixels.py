@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-OPERATIONS = ("gamma", "noise", "blur")
-"""What `order` consists of; contrast belongs to gamma."""
+from crumpets_like.workers.parameters import DEFAULTS, pixel_operations
 
 CONTRAST_SLOPE = 3.1395
 """k in the formula of contrast: half of the sigmoid's range in crumpets 3.0."""
@@ -67,7 +66,7 @@ def apply_pixels(
     image : numpy.ndarray
         uint8, shape (H, W, C); not changed.
     params : mapping
-        `gamma_gray`, `gamma_color`, `contrast`, `noise`, `noise_seed`, `blur` and `order`.
+        Those of `crumpets_like.workers.parameters.PIXELS`; what is left out has its default.
     rgb : bool
         Whether the channels are red, green and blue. Those of other images are all treated alike.
 
@@ -76,7 +75,8 @@ def apply_pixels(
     numpy.ndarray
         uint8, shape (H, W, C); `image` itself if there is nothing to do.
     """
-    for operation in operations(params):
+    params = {**DEFAULTS, **params}
+    for operation in pixel_operations(params):
         if operation == "gamma":
             exponents = gammas(params, image.shape[2], rgb)
             image = adjust_gamma(image, exponents, params["contrast"])
@@ -85,22 +85,6 @@ def apply_pixels(
         else:
             image = blur(image, params["blur"] * image.shape[1])
     return image
-
-
-def operations(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those of an image's operations that change something, in its order.
-
-    Parameters
-    ----------
-    params : mapping
-        As in :func:`apply_pixels`.
-    """
-    present = {
-        "gamma": bool(params["gamma_gray"] or params["gamma_color"] or params["contrast"]),
-        "noise": bool(params["noise"]),
-        "blur": bool(params["blur"]),
-    }
-    return tuple(operation for operation in params["order"] if present[operation])
 
 
 def gammas(params: Mapping[str, Any], channels: int, rgb: bool) -> list[float]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crumpets_like.seeding import preserve_globals, seed_all
-from crumpets_like.workers.image import ImageWorker, image_of
+from crumpets_like.workers.image import ImageWorker, field
 
 INPUTS = ("array", "keyword", "tensor", "pil")
 
@@ -94,10 +94,10 @@ class TransformWorker(ImageWorker):
         """
         sample = self.unpack(sample)
         color = self.params["image"]["color"]
-        image = self.decode(image_of(sample), color)
+        image = self.decode(field(sample, "image"), color, None)
         self._write(self._call(image), buffers["image"])
         if "label" in buffers:
-            buffers["label"][...] = sample["label"]
+            buffers["label"][...] = field(sample, "label")
         return image, {}
 
     def _call(self, image: NDArray[np.uint8]) -> Any:

@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..workers import pixels
+from ..workers.parameters import DEFAULTS, PIXEL_OPERATIONS, pixel_operations
 
 __all__ = ["Randomizer"]
 
@@ -71,8 +72,9 @@ class Randomizer(nn.Module):
         mini_batch : mapping
             ``"image"``: tensor of shape (B, C, H, W) or (B, H, W, C), on any device, integers 0 to
             255 or floats 0.0 to 1.0; three channels are red, green and blue. It is not changed.
-            ``"augmentation"``: the images' B dicts as :class:`ImageWorker` records them. Images
-            whose `gpu_augmentation` is false stay as they are: their worker left nothing out.
+            ``"augmentation"``: the images' B dicts as :class:`ImageWorker` records them; what is
+            not in them has its default. Images whose `gpu_augmentation` is false stay as they are:
+            their worker left nothing out.
 
         Returns
         -------
@@ -107,13 +109,14 @@ def randomize(image: torch.Tensor, augmentation: Sequence[Mapping[str, Any]]) ->
     augmentation : sequence of mapping
         Of each image.
     """
+    augmentation = [{**DEFAULTS, **params} for params in augmentation]
     turns = [
-        pixels.operations(params) if params.get("gpu_augmentation", True) else ()
+        pixel_operations(params) if params.get("gpu_augmentation", True) else ()
         for params in augmentation
     ]
     steps: list[tuple[str, list[int]]] = []
     for turn in range(max(map(len, turns), default=0)):
-        for operation in pixels.OPERATIONS:
+        for operation in PIXEL_OPERATIONS:
             rows = [row for row, mine in enumerate(turns) if mine[turn : turn + 1] == (operation,)]
             if rows:
                 steps.append((operation, rows))

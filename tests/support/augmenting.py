@@ -8,19 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crumpets_like import BufferWorker
+from crumpets_like.workers.parameters import PIXELS
 from crumpets_like.workers.pixels import apply_pixels
 
 __all__ = ["NEUTRAL", "Pictures", "draw", "photos"]
 
-NEUTRAL: dict[str, Any] = {
-    "gamma_gray": None,
-    "gamma_color": None,
-    "contrast": 0.0,
-    "noise": 0.0,
-    "noise_seed": 0,
-    "blur": 0.0,
-    "order": ("gamma", "noise", "blur"),
-}
+NEUTRAL: dict[str, Any] = {name: known.default for name, known in PIXELS.items()}
 """Parameters that change nothing."""
 
 

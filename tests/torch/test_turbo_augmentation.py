@@ -87,14 +87,14 @@ class TestOnTheCpu:
             def prepare(self, sample, batch, buffers):
                 super().prepare(sample, batch, buffers)
                 if sample == 4:
-                    batch["augmentation"][-1] = {"gamma_gray": None}
+                    batch["augmentation"][-1] = {"noise": 0.1, "contrast": "much"}
 
         with fork(
             range(8), 4, Forgetful(), nworkers, device="cpu", gpu_augmentation=True
         ) as loader:
             iterator = iter(loader)
             next(iterator)
-            with pytest.raises(KeyError, match="gamma_color"):
+            with pytest.raises(ValueError, match="'much'"):
                 next(iterator)
 
 

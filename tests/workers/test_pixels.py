@@ -1,5 +1,6 @@
 """Gamma, contrast, noise and blur against their formulas, and OpenCV."""
 
+import itertools
 import math
 
 import numpy as np
@@ -66,8 +67,9 @@ class TestNothingToDo:
     def test_exponents_of_one(self, photo):
         assert np.array_equal(apply(photo, gamma_gray=1.0, gamma_color=(1.0, 1.0, 1.0)), photo)
 
-    def test_what_the_order_leaves_out(self, photo):
-        assert np.array_equal(apply(photo, gamma_gray=2.0, noise=0.5, order=()), photo)
+    def test_what_is_left_out_has_its_default(self, photo):
+        assert apply_pixels(photo, {}, True) is photo
+        assert np.array_equal(apply_pixels(photo, {"noise": 0.1}, True), apply(photo, noise=0.1))
 
 
 def reference_level(level, gamma, contrast):
@@ -293,14 +295,14 @@ class TestOrder:
             "blur": {"blur": 0.01},
         }
         seen = set()
-        for order in (("gamma", "noise", "blur"), ("blur", "gamma", "noise"), ("noise", "gamma")):
+        for order in itertools.permutations(alone):
             expected = photo
             for operation in order:
                 expected = apply(expected, **alone[operation])
             result = apply(photo, order=order, **params)
             assert np.array_equal(result, expected)
             seen.add(result.tobytes())
-        assert len(seen) == 3
+        assert len(seen) == 6
 
     def test_an_order_from_json_is_a_list(self, photo):
         params = {"gamma_gray": 0.4, "gamma_color": [1.0, 2.0, 3.0], "noise": 0.1}
