@@ -42,6 +42,7 @@ class Compose(Transform):
         self.transforms = transforms
 
     def apply(self, image: Picture, rng: np.random.Generator) -> Picture:
+        """Apply all of them."""
         for transform in self.transforms:
             image = transform(image, rng)
         return image
@@ -51,6 +52,7 @@ class Solarize(Transform):
     """Inverts all pixels above a threshold."""
 
     def apply(self, image: Picture, rng: np.random.Generator) -> Picture:
+        """Invert them."""
         return np.where(image < 128, image, 255 - image).astype(np.uint8)
 
 
@@ -63,6 +65,7 @@ class CoarseDropout(Transform):
         self.size = size
 
     def apply(self, image: Picture, rng: np.random.Generator) -> Picture:
+        """Blacken up to `holes` squares of `size` pixels."""
         image = image.copy()
         for _ in range(int(rng.integers(1, self.holes + 1))):
             top, left = rng.integers(0, np.subtract(image.shape[:2], self.size) + 1)

@@ -60,6 +60,12 @@ class Previewable:
         Exception
             What the dataset or the worker raises.
         """
-        from .pictures import preview
-
+        try:
+            from .pictures import preview
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] != "PIL":
+                raise
+            raise ImportError(
+                "preview needs Pillow, which cannot be imported: pip install 'crumpets-like[image]'"
+            ) from error
         return preview(cast("TurboDataLoader", self), n)

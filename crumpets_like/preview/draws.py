@@ -107,7 +107,7 @@ def _next_samples(loader: TurboDataLoader, count: int) -> tuple[int, int, Batch]
         epoch, position = plan.epoch, plan.first_position
         indices: list[int] = []
         while len(indices) < count and (more := next(plan, None)) is not None:
-            indices += more
+            indices.extend(more)
         batch = np.array(indices[:count], np.int64)
     else:
         epoch, position = planner.epoch, 0

@@ -49,7 +49,8 @@ def draw_over_sample(
         draw_boxes(picture, sample["boxes"], sample["classes"], factor)
     if "keypoints" in sample:
         keypoints = np.asarray(sample["keypoints"], np.float64)
-        _draw_keypoints(picture, keypoints[:, :2], keypoints[:, 2:].all(axis=1), factor)
+        shown = np.logical_and.reduce(keypoints[:, 2:], axis=1)
+        _draw_keypoints(picture, keypoints[:, :2], shown, factor)
     return picture
 
 

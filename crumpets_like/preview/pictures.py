@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..arguments import check_count
-from .draws import draw
 from .drawing import inset
+from .draws import draw
 from .overlays import draw_over_batch, draw_over_sample
 from .sheet import Cell, contact_sheet, fit
 
@@ -57,7 +57,7 @@ def _whole(worker: ImageWorker, key: Any, sample: Mapping[str, Any], dataset: An
     pixels = decode_image(image, min_size=shown, max_pixels=worker.max_pixels)
     picture = draw_over_sample(_resized(pixels, shown), sample, size, factor)
     named = isinstance(image, str | os.PathLike)
-    words = [os.path.basename(image) if named else f"sample {key}", f"{size[1]} × {size[0]}"]
+    words = [os.path.basename(image) if named else f"sample {key}", f"{size[1]} x {size[0]}"]
     label = sample.get("label")
     if label is not None and np.ndim(label) == 0:
         classes = getattr(dataset, "classes", None)
@@ -158,7 +158,7 @@ def parameter_words(params: Mapping[str, Any]) -> list[str]:
     Returns
     -------
     list of str
-        Such as ``["scale 1.8", "shift -0.21 0.4", "hmirror"]``.
+        Such as ``["scale 1.83", "shift -0.21, 0.4", "hmirror"]``.
     """
     from ..workers.parameters import DEFAULTS, GEOMETRY, PIXELS
 
@@ -173,5 +173,9 @@ def parameter_words(params: Mapping[str, Any]) -> list[str]:
             words.append(value)
         else:
             numbers = value if isinstance(value, tuple | list) else (value,)
-            words.append(" ".join((name, *(f"{number:.2g}" for number in numbers))))
+            words.append(f"{name} {', '.join(map(_short, numbers))}")
     return words
+
+
+def _short(number: float) -> str:
+    return f"{number:.2g}" if abs(number) < 0.01 else f"{number:.2f}".rstrip("0").rstrip(".")

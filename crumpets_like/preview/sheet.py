@@ -18,6 +18,8 @@ _MARGIN = 16  # around the sheet
 _APART = 26  # between the first column and the others
 _TEXT = 11  # size of the letters
 _LINE = 14  # height of a line of text
+_SPACE = 4  # between a picture and its text
+_BETWEEN = " · "  # words
 
 _PAPER = (255, 255, 255)
 _INK = (55, 60, 70)
@@ -52,41 +54,37 @@ def contact_sheet(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Imag
     PIL.Image.Image
         RGB.
     """
-    texts = [[_wrap(cell.words) for cell in row] for row in rows]
-    widths = [max(row[column].picture.width for row in rows) for column in range(len(header))]
-    widths = [max(width, CELL) for width in widths]
-    heights = [
-        max(cell.picture.height for cell in row) + 4 + _LINE * max(map(len, lines))
-        for row, lines in zip(rows, texts, strict=True)
-    ]
+    lines = [[_wrap(cell.words) for cell in row] for row in rows]
     lefts = [_MARGIN]
-    for width in widths[:-1]:
-        lefts.append(lefts[-1] + width + (_APART if len(lefts) == 1 else _GAP))
-    top = _MARGIN + _LINE + 4
-    size = (
-        lefts[-1] + widths[-1] + _MARGIN,
-        top + sum(heights) + _GAP * (len(rows) - 1) + _MARGIN,
-    )
+    for _ in header[1:]:
+        lefts.append(lefts[-1] + CELL + (_APART if len(lefts) == 1 else _GAP))
+    tops = [_MARGIN + _LINE + _SPACE]
+    for row, texts in zip(rows, lines, strict=True):
+        tops.append(tops[-1] + max(map(_height, row, texts)) + _GAP)
+    size = (lefts[-1] + CELL + _MARGIN, tops[-1] - _GAP + _MARGIN)
     sheet = Image.new("RGB", size, _PAPER)
     draw = ImageDraw.Draw(sheet)
     for left, word in zip(lefts, header, strict=True):
         draw.text((left, _MARGIN), word, _PALE, _font())
-    for row, lines, height in zip(rows, texts, heights, strict=True):
-        tallest = max(cell.picture.height for cell in row)
-        for left, cell, text in zip(lefts, row, lines, strict=True):
-            sheet.paste(cell.picture, (left, top + tallest - cell.picture.height))
+    for top, row, texts in zip(tops, rows, lines, strict=False):
+        for left, cell, text in zip(lefts, row, texts, strict=True):
+            sheet.paste(cell.picture, (left, top))
+            below = top + cell.picture.height + _SPACE
             for number, line in enumerate(text):
-                draw.text((left, top + tallest + 4 + _LINE * number), line, _INK, _font())
-        top += height + _GAP
+                draw.text((left, below + _LINE * number), line, _INK, _font())
     return sheet
+
+
+def _height(cell: Cell, text: Sequence[str]) -> int:
+    return cell.picture.height + _SPACE + _LINE * len(text)
 
 
 def _wrap(words: Sequence[str]) -> list[str]:
     """Lines as long as a cell is wide; a word too long for that is cut."""
     lines: list[str] = []
     for word in words:
-        joined = f"{lines[-1]}, {word}" if lines else word
-        if lines and _font().getlength(joined + ",") <= CELL:
+        joined = f"{lines[-1]}{_BETWEEN}{word}" if lines else word
+        if lines and _font().getlength(joined) <= CELL:
             lines[-1] = joined
         else:
             lines.append(_cut(word))

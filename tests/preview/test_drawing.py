@@ -73,8 +73,8 @@ def test_a_mask_shows_its_classes_and_leaves_0_and_255_clear() -> None:
     pixels = np.asarray(blend_mask(blank(), mask)).astype(int)
     assert (pixels[:, 30:] == GREY).all()
     for rows, number in ((slice(0, 20), 0), (slice(20, 40), 1)):
-        expected = (np.array(COLORS[number]) + GREY) / 2
-        np.testing.assert_allclose(pixels[rows, :30], np.broadcast_to(expected, (20, 30, 3)), atol=2)
+        expected = np.broadcast_to((np.array(COLORS[number]) + GREY) / 2, (20, 30, 3))
+        np.testing.assert_allclose(pixels[rows, :30], expected, atol=2)
 
 
 def test_a_map_glows_where_it_is_high() -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crumpets_like import TurboDataLoader
+from crumpets_like.preview.draws import draw
+from crumpets_like.sampling import SubsetSampler
+from crumpets_like.workers import ClassificationWorker, ImageWorker, UniformRNG
+
 cv2 = pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
-
-from crumpets_like import SubsetSampler, TurboDataLoader
-from crumpets_like.preview.draws import draw
-from crumpets_like.workers import ClassificationWorker, ImageWorker, UniformRNG
 
 RNG = UniformRNG(angle=(-30, 30), scale=(0.8, 1.5), shift=(-1, 1), hmirror=0.5, noise=(0, 0.1))
 
@@ -150,7 +151,7 @@ def test_nothing_moves() -> None:
                     found += [iteration, batch["image"].tobytes(), loader.state_dict()]
                     if look:
                         draw(loader, 3, 2)
-            found += [loader.iterations, loader.statistics().delivered_samples]
+            found.append(loader.iterations)
         return found
 
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()

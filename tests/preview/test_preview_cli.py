@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +109,5 @@ def test_errors_are_one_sentence_and_status_2(
     printed = capsys.readouterr()
     assert status == 2
     assert printed.out == ""
-    import re
-
     assert re.fullmatch(rf"crumpets-like preview: .*{text}.*\n", printed.err), printed.err
     assert not (tmp_path / "out.png").exists()

@@ -157,7 +157,7 @@ def test_missing_folders_are_named(tmp_path: Path) -> None:
 
 def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
     fill(tmp_path, ["1.jpg"])
-    with pytest.raises(ValueError, match="has no subfolders.*folder/class/image.jpg"):
+    with pytest.raises(ValueError, match=r"has no subfolders.*folder/class/image\.jpg"):
         ImageFolder(tmp_path)
 
 
