@@ -18,7 +18,7 @@ from crumpets_like.torch import TorchTurboDataLoader
 from crumpets_like.workers import ClassificationWorker, ImageFolder, MixtureRNG
 
 SIZE = 16
-EPOCHS = 6
+EPOCHS = 5
 
 
 def write_folders(root: Path) -> None:

@@ -18,6 +18,7 @@ PAGES = [
     "CHANGELOG.md",
     "docs/architecture.md",
     "docs/executor.md",
+    "docs/images.md",
     "docs/migrate-gluon.md",
     "docs/migrate-torch.md",
     "docs/migrate.md",

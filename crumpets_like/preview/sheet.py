@@ -19,7 +19,7 @@ _APART = 26  # between the first column and the others
 _TEXT = 11  # size of the letters
 _LINE = 14  # height of a line of text
 _SPACE = 4  # between a picture and its text
-_BETWEEN = " · "  # words
+_SPACES = "  "  # one is as wide as a comma in this font
 
 _PAPER = (255, 255, 255)
 _INK = (55, 60, 70)
@@ -65,7 +65,7 @@ def contact_sheet(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Imag
     sheet = Image.new("RGB", size, _PAPER)
     draw = ImageDraw.Draw(sheet)
     for left, word in zip(lefts, header, strict=True):
-        draw.text((left, _MARGIN), word, _PALE, _font())
+        draw.text((left, _MARGIN), word.replace(" ", _SPACES), _PALE, _font())
     for top, row, texts in zip(tops, rows, lines, strict=False):
         for left, cell, text in zip(lefts, row, texts, strict=True):
             sheet.paste(cell.picture, (left, top))
@@ -80,23 +80,28 @@ def _height(cell: Cell, text: Sequence[str]) -> int:
 
 
 def _wrap(words: Sequence[str]) -> list[str]:
-    """Lines as long as a cell is wide; a word too long for that is cut."""
+    """Lines as long as a cell is wide."""
+    return _pack([word.replace(" ", _SPACES) for word in words], f"{_SPACES}·{_SPACES}")
+
+
+def _pack(pieces: Sequence[str], between: str) -> list[str]:
+    """Join pieces to lines; one that is too long is broken at its spaces, or cut."""
     lines: list[str] = []
-    for word in words:
-        joined = f"{lines[-1]}{_BETWEEN}{word}" if lines else word
-        if lines and _font().getlength(joined) <= CELL:
+    for piece in pieces:
+        if lines and _fits(joined := f"{lines[-1]}{between}{piece}"):
             lines[-1] = joined
+        elif _fits(piece):
+            lines.append(piece)
+        elif _SPACES in piece:
+            lines += _pack(piece.split(_SPACES), _SPACES)
         else:
-            lines.append(_cut(word))
+            length = next(n for n in range(len(piece), -1, -1) if _fits(piece[:n] + "…"))
+            lines.append(piece[:length] + "…")
     return lines
 
 
-def _cut(word: str) -> str:
-    if _font().getlength(word) <= CELL:
-        return word
-    while word and _font().getlength(word + "…") > CELL:
-        word = word[:-1]
-    return word + "…"
+def _fits(text: str) -> bool:
+    return _font().getlength(text) <= CELL
 
 
 @cache
