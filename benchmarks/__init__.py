@@ -2,7 +2,7 @@
 
 Layout, from the bottom up:
 
-``datasets``, ``torch_datasets``, ``photos``
+``datasets``, ``torch_datasets``, ``photos``, ``crops``
     what is loaded; importable modules, so that every start method can find the classes.
 ``copy_workers``
     the workers that our loader runs: they copy a sample into its rows.

@@ -39,6 +39,8 @@ class Case:
         Contender -> its own kind of dataset, where that differs.
     worker : str
         Class in `copy_workers` that our loader runs.
+    own_workers : mapping of str to callable
+        Contender of ours -> what makes its worker, where that is no class in `copy_workers`.
     shape, dtype : tuple of int, str
         Of the field ``x``; ``y`` is an int64 scalar.
     requirements : tuple of Requirement
@@ -68,6 +70,7 @@ class Case:
     requirements: tuple[Requirement, ...]
     others: Mapping[str, MakeDataset] | None = None
     worker: str = "CopyWorker"
+    own_workers: Mapping[str, Callable[[], BufferWorker]] | None = None
     shape: tuple[int, ...] = (FEATURES,)
     dtype: str = "float32"
     shuffle: bool = False
@@ -87,8 +90,10 @@ class Case:
         """Build the dataset that `contender` reads."""
         return (self.others or {}).get(contender, self.dataset)(self.samples)
 
-    def make_worker(self) -> BufferWorker:
-        """Build the worker that our loader copies."""
+    def make_worker(self, contender: str) -> BufferWorker:
+        """Build the worker that our loader copies when it runs as `contender`."""
+        if self.own_workers:
+            return self.own_workers[contender]()
         from . import copy_workers
 
         worker: BufferWorker = getattr(copy_workers, self.worker)(self.shape, self.dtype)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from . import datasets, photos
+from . import crops, datasets, photos
 from .case import Case, MakeDataset
 from .requirements import Requirement
 
@@ -31,6 +31,46 @@ _FIRST = "first_batch_s"
 _TORCH = ("torch",)
 _LIMIT = ("limit",)
 _VECTORS = "32 float32 + label"
+
+
+def _crops(
+    name: str, kind: tuple[int, int, int], batches: int, pillow: float, opencv: float
+) -> Case:
+    """Return a case of random crops out of photographs, with what torch must be exceeded by."""
+    height, width, _ = kind
+    return Case(
+        name,
+        f"decode {width}x{height}, random crop to 224, flip",
+        64,
+        2,
+        {
+            "ours": batches,
+            "torch-pillow": batches // 2,
+            "torch-opencv": batches // 2,
+            "limit": batches,
+        },
+        partial(crops.Photos, kind=kind),
+        (
+            Requirement(_RATE, pillow, ("torch-pillow",)),
+            Requirement(_RATE, opencv, ("torch-opencv",)),
+            Requirement(_RATE, 0.95, _LIMIT),
+        ),
+        others={
+            "torch-pillow": partial(crops.PillowCrops, kind=kind),
+            "torch-opencv": partial(crops.OpenCVCrops, kind=kind),
+            "limit": partial(crops.PreparedCrops, kind=kind, worker=crops.imagenet_worker),
+        },
+        own_workers={"ours": crops.imagenet_worker},
+        shape=(photos.CROP, photos.CROP, 3),
+        dtype="uint8",
+        needs=("cv2", "simplejpeg", "PIL"),
+        notes={
+            "torch-pillow": "Pillow decodes, crops and resizes",
+            "torch-opencv": "simplejpeg decodes, OpenCV resizes a slice",
+            "limit": "our worker's own prepare",
+        },
+    )
+
 
 _ALL = (
     Case(
@@ -112,6 +152,31 @@ _ALL = (
         shape=(224, 224, 3),
         dtype="uint8",
         needs=("cv2", "simplejpeg"),
+    ),
+    _crops("image-imagenet", crops.SMALL, 24, pillow=1.4, opencv=1.1),
+    _crops("image-large", crops.LARGE, 6, pillow=3, opencv=1.5),
+    Case(
+        "image-device",
+        "decode 640x427, warp to 224; gamma, contrast, noise, blur",
+        64,
+        2,
+        {"ours": 16, "ours-pixels": 8, "ours-geometry": 16},
+        crops.Photos,
+        (
+            Requirement(_RATE, 0.95, ("ours-geometry",)),
+            Requirement(_RATE, 1.3, ("ours-pixels",)),
+        ),
+        own_workers={
+            "ours": partial(crops.augmenting_worker, gpu_augmentation=True),
+            "ours-pixels": crops.augmenting_worker,
+            "ours-geometry": partial(crops.augmenting_worker, pixels=False),
+        },
+        needs=("cv2", "simplejpeg"),
+        notes={
+            "ours": "gpu_augmentation=True: pixel operations are left to the device",
+            "ours-pixels": "the workers apply them",
+            "ours-geometry": "there are none",
+        },
     ),
     Case(
         "wait",

@@ -82,7 +82,9 @@ class Limit:
         lock : context manager
             Guards the counter.
         """
-        fill = fill_bulk if hasattr(self.dataset, "__getitems__") else fill_each
+        fill = getattr(type(self.dataset), "fill", None)
+        if fill is None:
+            fill = fill_bulk if hasattr(self.dataset, "__getitems__") else fill_each
         size = self.case.batch_size
         epoch = len(self.dataset) // size
         buffers = len(self.x)

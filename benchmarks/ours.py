@@ -17,7 +17,7 @@ class Ours:
     case : Case
         What to load.
     contender : str
-        ``"ours"``, or ``"ours-"`` followed by a start method.
+        ``"ours"``, ``"ours-fork"`` with that start method, or what the case has a worker for.
 
     Attributes
     ----------
@@ -30,11 +30,11 @@ class Ours:
         self.loader = TurboDataLoader(
             case.make_dataset(contender),
             case.batch_size,
-            case.make_worker(),
+            case.make_worker(contender),
             case.workers,
             shuffle=case.shuffle,
             seed=case.seed,
-            start_method=contender.partition("-")[2] or None,
+            start_method="fork" if contender == "ours-fork" else None,
         )
 
     def start(self) -> None:

@@ -44,18 +44,24 @@ def make_scene(rng: np.random.Generator) -> NDArray[np.uint8]:
     return np.clip(image, 0, 255).astype(np.uint8)
 
 
-def make_photos(count: int) -> list[bytes]:
+def make_photos(
+    count: int, height: int = HEIGHT, width: int = WIDTH, subsampling: str = "444"
+) -> list[bytes]:
     """Encode `count` different parts of one scene.
 
     Parameters
     ----------
     count : int
+    height, width : int
+        Of each part, at most that of the scene.
+    subsampling : str
+        Of the colours, as in ``"420"``: half as many along both axes.
 
     Returns
     -------
     list of bytes
-        JPEG files of 500 x 375 pixels, about as large as real photographs of that size
-        (50 to 100 kB).
+        JPEG files, about as large as real photographs of that size (50 to 100 kB for 500 x 375
+        pixels).
     """
     import simplejpeg
 
@@ -63,10 +69,14 @@ def make_photos(count: int) -> list[bytes]:
     scene = make_scene(rng)
     files = []
     for _ in range(count):
-        top = int(rng.integers(scene.shape[0] - HEIGHT))
-        left = int(rng.integers(scene.shape[1] - WIDTH))
-        pixels = np.ascontiguousarray(scene[top : top + HEIGHT, left : left + WIDTH])
-        files.append(simplejpeg.encode_jpeg(pixels, quality=QUALITY, colorspace="RGB"))
+        # Rolled, since a part may be as large as the scene.
+        start = rng.integers(scene.shape[:2])
+        pixels = np.ascontiguousarray(np.roll(scene, start, (0, 1))[:height, :width])
+        files.append(
+            simplejpeg.encode_jpeg(
+                pixels, quality=QUALITY, colorspace="RGB", colorsubsampling=subsampling
+            )
+        )
     return files
 
 

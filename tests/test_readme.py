@@ -62,9 +62,11 @@ def test_the_example_of_resuming_the_drop_in_loader() -> None:
 
 def test_the_guide_to_torch() -> None:
     pytest.importorskip("torch")
+    pytest.importorskip("cv2")
     guide = (ROOT / "docs/torch.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
-    run(block)
+    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    run("\n".join(blocks))
 
 
 def test_the_guide_to_executors() -> None:

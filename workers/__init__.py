@@ -15,9 +15,10 @@ Public functions: `decode_image`, `make_transform`, `randomize_image`. Ready-mad
 in `crumpets_like.workers.presets`.
 
 General layout: ``parameters`` has the names, defaults and checks of an image's parameters, ``rng``
-and ``presets`` draw them. ``decoding`` turns bytes, paths and arrays into pixels, ``geometry`` warps
-them, ``pixels`` changes their values, ``writing`` puts them into a row of a buffer. ``image`` joins
-all of these, and each further module has one worker that extends it.
+and ``presets`` draw them. ``decoding`` turns bytes, paths and arrays into pixels, ``geometry`` has
+the affine map, ``warping`` draws pixels through it, ``pixels`` changes their values, ``writing``
+puts them into a row of a buffer. ``image`` joins all of these, and each further module has one
+worker that extends it.
 """
 
 from crumpets_like.workers.classification import ClassificationWorker

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from crumpets_like.arguments import check_count
 from crumpets_like.broker import BufferWorker
 from crumpets_like.workers.decoding import decode_image, image_size
-from crumpets_like.workers.geometry import decoding_size, make_transform, warp
+from crumpets_like.workers.geometry import decoding_size, make_transform
 from crumpets_like.workers.parameters import (
     COLORSPACES,
     DEFAULTS,
@@ -23,6 +23,7 @@ from crumpets_like.workers.parameters import (
 )
 from crumpets_like.workers.pixels import apply_pixels
 from crumpets_like.workers.rng import ImageRNG, NoRNG
+from crumpets_like.workers.warping import warp
 from crumpets_like.workers.writing import PixelWriter
 
 _LONGEST_SAMPLE = 2**30  # bytes of a packed sample
@@ -42,7 +43,7 @@ class ImageWorker(BufferWorker):
 
     One image goes through: its size is read from the header; `image_rng` draws its parameters; it
     is decoded, a JPEG at a reduced size if the shown part allows; one affine warp draws it at the
-    target's size (`geometry.warp`); pixel operations (`pixels.apply_pixels`); the colour space;
+    target's size (`warping.warp`); pixel operations (`pixels.apply_pixels`); the colour space;
     dtype, layout and normalisation, in one pass into the row.
 
     OpenCV runs single threaded in the workers, since the loader already keeps all cores busy. Its
@@ -199,9 +200,7 @@ class ImageWorker(BufferWorker):
             )
         size = memoryview(sample).nbytes
         if size > _LONGEST_SAMPLE:
-            raise ValueError(
-                f"the packed sample has {size:,} bytes, more than {_LONGEST_SAMPLE:,}"
-            )
+            raise ValueError(f"the packed sample has {size:,} bytes, more than {_LONGEST_SAMPLE:,}")
         try:
             unpacked = msgpack.unpackb(sample, object_hook=_decode_array, raw=False)
         except (ValueError, TypeError, msgpack.UnpackException) as error:

@@ -258,5 +258,3 @@ def pixel_operations(params: Mapping[str, Any]) -> tuple[str, ...]:
     }
     order = dict.fromkeys((*(params.get("order") or ()), *PIXEL_OPERATIONS))
     return tuple(name for name in order if present[name])
-
-

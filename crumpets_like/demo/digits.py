@@ -85,7 +85,9 @@ def make_worker(augment: bool) -> ClassificationWorker:
     ClassificationWorker
         Gives `image`, float32 of shape (B, 1, 32, 32), and `label`, int64 of shape (B,).
     """
-    rng = UniformRNG(angle=(-12.0, 12.0), shift=(-1.0, 1.0), scale=(0.85, 1.15)) if augment else None
+    rng = (
+        UniformRNG(angle=(-12.0, 12.0), shift=(-1.0, 1.0), scale=(0.85, 1.15)) if augment else None
+    )
     return ClassificationWorker(
         image=((1, SIZE, SIZE), np.float32), label=((), np.int64), image_rng=rng
     )

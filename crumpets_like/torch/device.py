@@ -79,7 +79,9 @@ class Device:
         """Begin to copy; the event is that of the last copy, None if all are done."""
         return [source.to(self.device) for source in sources], None
 
-    def run(self, function: Function, values: dict[str, Any]) -> tuple[dict[str, Any], Event | None]:
+    def apply(
+        self, function: Function, values: dict[str, Any]
+    ) -> tuple[dict[str, Any], Event | None]:
         """Begin to make something of a mini-batch, behind its copy; the event as in `copy`."""
         return function(values), None
 
@@ -131,7 +133,9 @@ class CudaDevice(Device):
             raise
         return tensors, event
 
-    def run(self, function: Function, values: dict[str, Any]) -> tuple[dict[str, Any], Event | None]:
+    def apply(
+        self, function: Function, values: dict[str, Any]
+    ) -> tuple[dict[str, Any], Event | None]:
         """Queue it on the stream of the copies."""
         event = _cuda.Event(blocking=True)
         with _cuda.stream(self._stream):
@@ -266,7 +270,7 @@ class Transfer:
         values.update(zip(sources, tensors, strict=True))
         if self._function is not None:
             with named(f"crumpets_like: augment on {device.device}"):
-                values, event = device.run(self._function, values)
+                values, event = device.apply(self._function, values)
             tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
         return Pending(values, tensors, event, device)
 

@@ -117,15 +117,15 @@ def randomize(image: torch.Tensor, augmentation: Sequence[Mapping[str, Any]]) ->
     steps: list[tuple[str, list[int]]] = []
     for turn in range(max(map(len, turns), default=0)):
         for operation in PIXEL_OPERATIONS:
-            rows = [row for row, mine in enumerate(turns) if mine[turn : turn + 1] == (operation,)]
-            if rows:
-                steps.append((operation, rows))
+            mine = [row for row, own in enumerate(turns) if own[turn : turn + 1] == (operation,)]
+            if mine:
+                steps.append((operation, mine))
     if not steps:
         return image
     tables = _make_tables(image, augmentation)
-    order = _send(np.concatenate([rows for _, rows in steps]), image.device)
+    order = _send(np.concatenate([mine for _, mine in steps]), image.device)
+    parts = torch.split(order, [len(mine) for _, mine in steps])
     result = image.clone()
-    parts = order.split([len(rows) for _, rows in steps])
     for (operation, _), rows in zip(steps, parts, strict=True):
         values = _OPERATIONS[operation](_to_values(result[rows]), tables, rows)
         result[rows] = _from_values(values, result.dtype)
@@ -190,7 +190,8 @@ def _adjust_gamma(values: torch.Tensor, tables: _Tables, rows: torch.Tensor) -> 
     more = (1.0 + torch.tanh(slope * z) / math.tanh(slope)) / 2.0
     less = (1.0 + torch.atanh(z * math.tanh(slope)) / slope) / 2.0
     y = x + contrast.abs() * (torch.where(contrast >= 0.0, more, less) - x)
-    return 255.0 * y.clamp(0.0, 1.0) ** tables.gammas[rows, :, None, None]
+    y = torch.where(x > 0.0, y.clamp(0.0, 1.0), 0.0)  # there a small gamma makes much of an error
+    return 255.0 * y ** tables.gammas[rows, :, None, None]
 
 
 def _add_noise(values: torch.Tensor, tables: _Tables, rows: torch.Tensor) -> torch.Tensor:

@@ -148,7 +148,7 @@ class TestTransfer:
 
     def test_a_slot_is_free_when_its_copy_is_done_not_what_is_made_of_it(self, ring):
         class Recording(SlowDevice):
-            def run(self, function, values):
+            def apply(self, function, values):
                 return function(values), "of what is made"
 
             def hand_over(self, tensors, event):
@@ -364,7 +364,7 @@ class TestCudaDevice:
             cuda.log.append("function")
             return {"y": values["x"]}
 
-        values, event = device.run(function, {"x": 1})
+        values, event = device.apply(function, {"x": 1})
         assert values == {"y": 1}
         assert cuda.log == ["on our stream", "function", "record event"]
         cuda.log.clear()

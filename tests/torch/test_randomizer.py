@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("cv2")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from crumpets_like.torch import Randomizer  # noqa: E402
 from crumpets_like.workers.parameters import PIXEL_OPERATIONS  # noqa: E402
@@ -45,7 +45,9 @@ def differences(images, augmentation):
     """Between device and worker, for integers and for floats, in values of 0 to 255."""
     expected = in_worker(images, augmentation).astype(float)
     of_integers = np.abs(randomize(images, augmentation) - expected)
-    of_floats = np.abs(255.0 * randomize((images / 255).astype(np.float32), augmentation) - expected)
+    of_floats = np.abs(
+        255.0 * randomize((images / 255).astype(np.float32), augmentation) - expected
+    )
     return of_integers, of_floats
 
 
@@ -102,7 +104,11 @@ class TestAgreement:
         """Mild ones: a strong gamma behind the blur would widen a difference that the blur made."""
         mild = {"gamma_gray": 0.9, "noise": 0.1, "blur": 0.01}
         augmentation = [
-            {**NEUTRAL, **{name: mild[name] for name in mild if name not in left_out}, "order": order}
+            {
+                **NEUTRAL,
+                **{name: mild[name] for name in mild if name not in left_out},
+                "order": order,
+            }
             for order in itertools.permutations(PIXEL_OPERATIONS)
             for left_out in ([], ["gamma_gray"], ["noise"], ["blur"])
         ]
@@ -152,10 +158,10 @@ class TestMiniBatches:
     def test_nothing_loops_over_images(self):
         """As many operations on tensors for a hundred images as for six."""
 
-        class Counter(TorchDispatchMode):
+        class Counter(TorchFunctionMode):
             count = 0
 
-            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
                 self.count += 1
                 return func(*args, **(kwargs or {}))
 
@@ -170,7 +176,7 @@ class TestMiniBatches:
                 Randomizer()({"image": tensor, "augmentation": augmentation * repeats})
             counts.append(counter.count)
         assert counts[0] == counts[1]
-        assert counts[0] < 400
+        assert counts[0] < 600
 
     def test_nothing_to_do_is_no_copy(self):
         mini_batch = {"image": torch.ones(2, 3, 4, 4), "augmentation": [NEUTRAL, NEUTRAL]}
@@ -229,7 +235,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("image", [torch.ones(3, 2, 2), np.ones((1, 3, 2, 2))])
     def test_no_images(self, image):
-        with pytest.raises(ValueError, match="four dimensions, got .*(3, 2, 2|ndarray)"):
+        with pytest.raises(ValueError, match=r"four dimensions, got .*(3, 2, 2|ndarray)"):
             Randomizer()({"image": image, "augmentation": [NEUTRAL]})
 
     @pytest.mark.parametrize("dtype", [torch.bool, torch.complex64])

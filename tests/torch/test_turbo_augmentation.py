@@ -8,10 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("cv2")
+pytest.importorskip("simplejpeg")
 
 from crumpets_like import Worker  # noqa: E402
 from crumpets_like.torch import Randomizer, TorchTurboDataLoader  # noqa: E402
-from tests.support.augmenting import Pictures  # noqa: E402
+from tests.support.augmenting import Pictures, photos  # noqa: E402
 from tests.support.devices import SlowDevice, fork, use_devices  # noqa: E402
 from tests.support.leasing import Numbers, Rows  # noqa: E402
 
@@ -112,9 +113,7 @@ class TestArguments:
 
     def test_the_warning_points_at_the_caller(self):
         with pytest.warns(RuntimeWarning) as caught:
-            TorchTurboDataLoader(
-                range(8), 4, Pictures(), 0, device=["cpu"], gpu_augmentation=True
-            )
+            TorchTurboDataLoader(range(8), 4, Pictures(), 0, device=["cpu"], gpu_augmentation=True)
         assert [warning.filename for warning in caught] == [__file__]
 
     def test_without_it_there_is_none(self):
@@ -143,10 +142,10 @@ class TestArguments:
 class StreamDevice(SlowDevice):
     """One whose stream holds what is made of copies, too: it is done when it is waited for."""
 
-    def run(self, function, values):
+    def apply(self, function, values):
         self.synchronize()
-        self.log.append("run")
-        return super().run(function, values)[0], None
+        self.log.append("apply")
+        return super().apply(function, values)[0], None
 
     def hand_over(self, tensors, event):
         self.log.append(f"hand over {len(tensors)}")
@@ -157,8 +156,80 @@ def test_copies_ahead_are_augmented_ahead(monkeypatch):
     use_devices(monkeypatch, device)
     with fork(range(40), 4, Pictures(), 2, gpu_augmentation=True, seed=3) as loader:
         images = [mini_batch["image"].clone() for _, (mini_batch,) in loader]
+    monkeypatch.undo()
     assert device.log.count("hand over 2") == 10
-    assert device.log.count("run") >= 10
+    assert device.log.count("apply") >= 10
     with fork(range(40), 4, Pictures(), 2, seed=3, device="cpu") as loader:
         for ours, (_, (mini_batch,)) in zip(images, loader, strict=True):
             assert (ours.int() - mini_batch["image"].int()).abs().float().mean() < 1
+
+
+class TestImageWorkers:
+    """The whole way: photographs, warped by workers, their pixels changed on the device."""
+
+    def read(self, gpu_augmentation, nworkers=2, dtype=np.uint8, layout="CHW", **params):
+        from crumpets_like.workers import ClassificationWorker, MixtureRNG
+
+        shape = (3, 48, 64) if layout == "CHW" else (48, 64, 3)
+        rng = MixtureRNG(
+            0.7,
+            scale_range=(0.8, 1.2),
+            shift_range=(-1, 1),
+            noise_range=(0, 0.1),
+            brightness_range=(-0.3, 0.3),
+            color_range=(-0.2, 0.2),
+            contrast_range=(-0.5, 0.5),
+            blur_range=(0, 0.02),
+            hmirror=0.5,
+        )
+        worker = ClassificationWorker((shape, dtype), ((), np.int64), params, rng, layout=layout)
+        dataset = [{"image": photo, "label": row} for row, photo in enumerate(photos(18))]
+        options = {"device": "cpu", "seed": 3, "gpu_augmentation": gpu_augmentation}
+        with fork(dataset, 6, worker, nworkers, shuffle=True, **options) as loader:
+            read = [mini_batch for _ in range(2) for _, (mini_batch,) in loader]
+        images = torch.cat([mini_batch["image"] for mini_batch in read]).numpy()
+        return images, [params for mini_batch in read for params in mini_batch["augmentation"]]
+
+    @on_cpu
+    @pytest.mark.parametrize("layout", ["CHW", "HWC"])
+    @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+    def test_devices_and_workers_agree(self, dtype, layout):
+        images, augmentation = self.read(True, dtype=dtype, layout=layout)
+        expected, same = self.read(False, dtype=dtype, layout=layout)
+        assert [{**params, "gpu_augmentation": False} for params in augmentation] == same
+        assert len({params["order"] for params in same}) > 6
+        assert (images.shape, images.dtype) == (expected.shape, expected.dtype)
+        difference = np.abs(images.astype(float) - expected) * (255 if dtype == np.float32 else 1)
+        assert np.median(difference) <= 0.5
+        assert difference.mean() < 0.6
+
+    @on_cpu
+    def test_any_number_of_workers(self):
+        images, augmentation = self.read(True, nworkers=0)
+        for nworkers in (1, 3):
+            others, same = self.read(True, nworkers=nworkers)
+            assert np.array_equal(images, others)
+            assert augmentation == same
+
+    @on_cpu
+    def test_noise_alone_is_the_same_to_the_bit(self):
+        fixed = {
+            "gamma_gray": 1.0,
+            "gamma_color": (1, 1, 1),
+            "contrast": 0,
+            "blur": 0,
+            "noise": 0.1,
+        }
+        assert np.array_equal(self.read(True, **fixed)[0], self.read(False, **fixed)[0])
+
+    @pytest.mark.parametrize(
+        ("params", "options"),
+        [({"colorspace": "hsv"}, {}), ({}, {"mean": 0.5, "std": 0.5})],
+        ids=["colorspace", "mean"],
+    )
+    def test_what_comes_after_must_be_left_to_the_device_too(self, params, options):
+        from crumpets_like.workers import ClassificationWorker
+
+        worker = ClassificationWorker(((3, 8, 8), np.float32), ((), np.int64), params, **options)
+        with pytest.raises(ValueError, match="gpu_augmentation needs"):
+            fork([], 4, worker, 1, device="cpu", gpu_augmentation=True)

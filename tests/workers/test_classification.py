@@ -104,7 +104,7 @@ def test_imagenet() -> None:
 
 def test_labels_out_of_range_are_refused() -> None:
     worker = ClassificationWorker(((3, 32, 32), np.uint8), ((), np.uint8))
-    with pytest.raises((OverflowError, ValueError), match="256|out of bounds"):
+    with pytest.raises((OverflowError, ValueError), match=r"256|out of bounds"):
         prepare(worker, {**Photos()[2], "label": 256})
 
 

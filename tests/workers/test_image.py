@@ -12,9 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from crumpets_like.workers import ImageWorker, MixtureRNG, UniformRNG, randomize_image
-from crumpets_like.workers.geometry import make_transform, warp
+from crumpets_like.workers.geometry import make_transform
 from crumpets_like.workers.parameters import DEFAULTS, PARAMETERS, geometry_of
 from crumpets_like.workers.pixels import apply_pixels
+from crumpets_like.workers.warping import warp
 from tests.support.preparing import make_rows, prepare
 
 cv2 = pytest.importorskip("cv2")

@@ -87,7 +87,7 @@ def reference_level(level, gamma, contrast):
         inner = low + x * (1 - 2 * low)
         bent = (math.log(inner / (1 - inner)) / reach + 1) / 2
     y = (1 - abs(contrast)) * x + abs(contrast) * bent
-    return 255 * max(y, 0.0) ** gamma
+    return 255 * y**gamma if level else 0.0
 
 
 class TestGamma:
@@ -143,7 +143,7 @@ class TestNoise:
     def test_mean_and_deviation_in_rgb(self):
         noise = noise_of(0.4)
         expected = 255 * 0.4 / math.sqrt(3) * np.array([0.625, 0.5, 0.625])
-        assert np.abs(noise.mean((0, 1))).max() < 1.0
+        assert np.abs(noise.mean((0, 1))).max() < 1.5  # three deviations of the mean
         assert noise[2:-2, 2:-2].std((0, 1)) == pytest.approx(expected, rel=0.02)
 
     def test_mean_and_deviation_in_grey(self):
@@ -241,8 +241,7 @@ class TestBlur:
     @pytest.mark.parametrize("sigma", [0.3, 1.0, 2.5, 6.0, 30.0])
     def test_photo(self, photo, sigma):
         blurred = apply(photo, blur=sigma / 224)
-        assert np.abs(blurred - convolved(photo, sigma)).max() <= 1.5
-        assert np.abs(blurred - convolved(photo, sigma)).mean() <= 0.5
+        assert np.abs(blurred - convolved(photo, sigma)).max() <= 0.501
         opencv = cv2.GaussianBlur(photo, (0, 0), sigma)
         assert np.abs(blurred.astype(int) - opencv).max() <= 2
 
@@ -275,15 +274,15 @@ class TestBlur:
 
     def test_sigma_is_relative_to_the_width(self, photo):
         wide, narrow = photo[:100], photo[:, :100]
-        assert np.abs(apply(wide, blur=2 / 224) - convolved(wide, 2)).max() <= 1.5
-        assert np.abs(apply(narrow, blur=2 / 100) - convolved(narrow, 2)).max() <= 1.5
+        assert np.abs(apply(wide, blur=2 / 224) - convolved(wide, 2)).max() <= 0.501
+        assert np.abs(apply(narrow, blur=2 / 100) - convolved(narrow, 2)).max() <= 0.501
 
     @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (2, 3)])
     @pytest.mark.parametrize("channels", [1, 3])
     def test_images_smaller_than_the_kernel(self, shape, channels):
         image = np.random.default_rng(0).integers(0, 256, (*shape, channels), np.uint8)
         blurred = apply(image, blur=4 / shape[1])
-        assert np.abs(blurred - convolved(image, 4)).max() <= 1.5
+        assert np.abs(blurred - convolved(image, 4)).max() <= 0.501
 
 
 class TestOrder:

@@ -113,8 +113,13 @@ def test_uniform_fills_its_ranges_evenly() -> None:
     assert list(names) == ["cubic", "linear", "nearest"]
     assert abs(counts - 4000 / 3).max() < 150
     # None of them follows another.
-    table = np.column_stack([column(name).reshape(4000, -1) for name in DEFAULTS if name in drawn[0]
-                             and name != "interp_method"]).astype(float)
+    table = np.column_stack(
+        [
+            column(name).reshape(4000, -1)
+            for name in DEFAULTS
+            if name in drawn[0] and name != "interp_method"
+        ]
+    ).astype(float)
     correlation = np.corrcoef(table.T) - np.eye(table.shape[1])
     assert np.abs(correlation).max() < 0.09
 

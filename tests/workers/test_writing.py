@@ -42,7 +42,7 @@ def test_floats_are_scaled_and_normalised(dtype: str, layout: str, channels: int
     axes = (2, 0, 1) if layout == "CHW" else (0, 1, 2)
     plain = written(image, (shape, dtype), layout=layout)
     np.testing.assert_allclose(plain, (image / 255).transpose(axes), rtol=rtol)
-    assert 0.0 <= plain.min()
+    assert plain.min() >= 0.0
     assert plain.max() <= 1.0
     mean, std = (0.5, 0.25, 0.75)[:channels], (0.5, 2.0, 0.125)[:channels]
     normal = written(image, (shape, dtype), layout=layout, mean=mean, std=std)
@@ -71,7 +71,8 @@ def test_fill_value_is_the_background(spec: Any, options: Any, background: Any) 
     writer.spec.fill(row)
     fill = spec[2] if len(spec) == 3 else None
     if fill is not None:
-        np.testing.assert_allclose(writer.planes(row[0])[:, 1, 2], np.ravel(fill), rtol=1e-6)
+        shown = writer.planes(row[0])[:, 1, 2]
+        np.testing.assert_allclose(shown, np.broadcast_to(fill, shown.shape), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
