@@ -140,25 +140,25 @@ class _Tables(NamedTuple):
     noise: torch.Tensor  # (B, C): largest value
     noise_keys: torch.Tensor  # (B, 2), int64
     kernels: torch.Tensor  # (B, 2 r + 1): of the blur
+    whole: bool  # whether values are whole numbers
 
 
 def _make_tables(image: torch.Tensor, augmentation: Sequence[Mapping[str, Any]]) -> _Tables:
-    channels, width = image.shape[1], image.shape[3]
+    device, channels, width = image.device, image.shape[1], image.shape[3]
     rgb = channels == len(pixels.RGB_NOISE)
-    gains = pixels.noise_gains(channels, rgb)
-    columns: list[Any] = [
-        np.array([pixels.gammas(params, channels, rgb) for params in augmentation]),
-        np.array([params["contrast"] for params in augmentation]),
-        np.array([[255.0 * params["noise"] * gain for gain in gains] for params in augmentation]),
-        pixels.noise_keys([params["noise_seed"] for params in augmentation]),
-        pixels.blur_kernels(width * np.array([params["blur"] for params in augmentation])),
-    ]
-    dtypes = [np.float32, np.float32, np.float32, np.int64, np.float32]
+    gammas = [pixels.gammas(params, channels, rgb) for params in augmentation]
+    noise = np.array([255.0 * params["noise"] for params in augmentation])[:, np.newaxis]
+    noise_keys = pixels.noise_keys([params["noise_seed"] for params in augmentation])
+    sigmas = width * np.array([params["blur"] for params in augmentation])
     return _Tables(
-        *(
-            _send(column.astype(dtype), image.device)
-            for column, dtype in zip(columns, dtypes, strict=True)
-        )
+        gammas=_send(np.array(gammas, np.float32), device),
+        contrast=_send(
+            np.array([params["contrast"] for params in augmentation], np.float32), device
+        ),
+        noise=_send((noise * pixels.noise_gains(channels, rgb)).astype(np.float32), device),
+        noise_keys=_send(noise_keys.astype(np.int64), device),
+        kernels=_send(pixels.blur_kernels(sigmas).astype(np.float32), device),
+        whole=not image.is_floating_point(),
     )
 
 
@@ -182,14 +182,23 @@ def _from_values(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _adjust_gamma(values: torch.Tensor, tables: _Tables, rows: torch.Tensor) -> torch.Tensor:
-    """As :func:`crumpets_like.workers.pixels.adjust_gamma`."""
+    """As :func:`crumpets_like.workers.pixels.adjust_gamma`; whole values by tables of all 256."""
+    if not tables.whole:
+        return _curves(values, tables, rows)
+    levels = torch.arange(256.0, device=values.device).view(1, 1, 256, 1)
+    places = values.clamp(0.0, 255.0).long().flatten(2)
+    return _curves(levels, tables, rows).squeeze(3).gather(2, places).view_as(values)
+
+
+def _curves(values: torch.Tensor, tables: _Tables, rows: torch.Tensor) -> torch.Tensor:
+    """What the formula makes of values, whose shape is (n, C, H, W) or can become that."""
     slope = pixels.CONTRAST_SLOPE
     contrast = tables.contrast[rows, None, None, None]
     x = (values / 255.0).clamp(0.0, 1.0)
     z = 2.0 * x - 1.0
-    more = (1.0 + torch.tanh(slope * z) / math.tanh(slope)) / 2.0
-    less = (1.0 + torch.atanh(z * math.tanh(slope)) / slope) / 2.0
-    y = x + contrast.abs() * (torch.where(contrast >= 0.0, more, less) - x)
+    more = torch.tanh(slope * z) / math.tanh(slope)
+    less = torch.atanh(z * math.tanh(slope)) / slope
+    y = x + contrast.abs() * ((1.0 + torch.where(contrast >= 0.0, more, less)) / 2.0 - x)
     y = torch.where(x > 0.0, y.clamp(0.0, 1.0), 0.0)  # there a small gamma makes much of an error
     return 255.0 * y ** tables.gammas[rows, :, None, None]
 
@@ -197,34 +206,34 @@ def _adjust_gamma(values: torch.Tensor, tables: _Tables, rows: torch.Tensor) -> 
 def _add_noise(values: torch.Tensor, tables: _Tables, rows: torch.Tensor) -> torch.Tensor:
     """As :func:`crumpets_like.workers.pixels.add_noise`."""
     _, channels, height, width = values.shape
-    rgb = channels == len(pixels.RGB_NOISE)
     keys = tables.noise_keys[rows]
-    planes = []
-    for channel in range(channels):
-        start = channel * height * width
-        if rgb and channel != 1:
-            grid = (height + 1) // 2, (width + 1) // 2
-            plane = _uniform(keys, start, *grid)[:, None]
-            doubled = functional.interpolate(plane, scale_factor=2, mode="bilinear")
-            planes.append(doubled[:, 0, :height, :width])
-        else:
-            planes.append(_uniform(keys, start, height, width))
-    return torch.stack(planes, 1) * tables.noise[rows, :, None, None] + values
+    starts = [channel * height * width for channel in range(channels)]
+    if channels == len(pixels.RGB_NOISE):
+        red, green, blue = starts
+        coarse = _uniform(keys, [red, blue], (height + 1) // 2, (width + 1) // 2)
+        doubled = functional.interpolate(coarse, scale_factor=2, mode="bilinear")
+        doubled = doubled[:, :, :height, :width]
+        fine = _uniform(keys, [green], height, width)
+        noise = torch.cat((doubled[:, :1], fine, doubled[:, 1:]), dim=1)
+    else:
+        noise = _uniform(keys, starts, height, width)
+    return noise * tables.noise[rows, :, None, None] + values
 
 
-def _uniform(keys: torch.Tensor, start: int, height: int, width: int) -> torch.Tensor:
-    """Uniform numbers of the pixels from `start` on, shape (n, height, width).
+def _uniform(keys: torch.Tensor, starts: list[int], height: int, width: int) -> torch.Tensor:
+    """Uniform numbers of the pixels from each start on, shape (n, len(starts), height, width).
 
     torch has no unsigned arithmetic: in 64 bits, no product overflows if its constant is less than
     2**31 in size.
     """
     first, second = (mixer - (mixer >> 31 << 32) for mixer in pixels.NOISE_MIXERS)
-    x = torch.arange(start, start + height * width, device=keys.device)
+    size = height * width
+    x = torch.cat([torch.arange(one, one + size, device=keys.device) for one in starts])
     x = (x * pixels.NOISE_STEP + keys[:, :1]) & _WORD
     x = (((x ^ (x >> 16)) * first) & _WORD) ^ keys[:, 1:]
     x = ((x ^ (x >> 15)) * second) & _WORD
     uniform = (x >> 16).to(torch.float32) * 2.0**-15 + (2.0**-16 - 1.0)
-    return uniform.reshape(-1, height, width)
+    return uniform.reshape(-1, len(starts), height, width)
 
 
 def _blur(values: torch.Tensor, tables: _Tables, rows: torch.Tensor) -> torch.Tensor:
