@@ -45,6 +45,19 @@ EXPECTED = {
         r"a new process went on with 60 batches\n"
         r"the same bits as without a stop: True\n"
     ),
+    "saliency.py": (
+        r"(epoch [0-3]: loss \d\.\d{3}, \d{5} points, 5120 NaN\n){4}"
+        r"(correlation with the map of all people: (0\.[6-9]\d|1\.00)\n){2}"
+    ),
+    "segmentation.py": (
+        r"(epoch [0-3]: loss \d\.\d{3}\n){4}"
+        r"((rest|orange|sky): intersection over union ([7-9]\d|100)%\n){3}"
+    ),
+    "tokens.py": (
+        r"2000 documents in \d{3} rows of 128 tokens, (99|100)\.\d% full\n"
+        r"(epoch [01]: \d+% of the next tokens right\n){2}"
+        r"epoch 2: (9[5-9]|100)% of the next tokens right\n"
+    ),
     "torch_training.py": r"(epoch [0-4]: loss \d\.\d{3}\n){5}test accuracy (9\d|100)\.\d%\n",
     "torch_turbo.py": r"(epoch [0-4]: \d+% right\n){5}epoch 5: 9\d% right\n",
 }
@@ -56,6 +69,9 @@ NEEDS = {
     "image_folder.py": ("torch", "sklearn", "cv2", "simplejpeg"),
     "kornia_augmentation.py": ("torch", "sklearn", "cv2", "simplejpeg", "kornia"),
     "own_image_worker.py": ("sklearn", "cv2", "simplejpeg"),
+    "saliency.py": ("torch", "sklearn", "cv2", "simplejpeg", "PIL"),
+    "segmentation.py": ("torch", "sklearn", "cv2", "simplejpeg", "PIL"),
+    "tokens.py": ("torch",),
     "torch_training.py": ("torch", "sklearn"),
     "torch_turbo.py": ("torch",),
 }

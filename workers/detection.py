@@ -129,9 +129,7 @@ class DetectionWorker(ImageWorker):
         return boxes, classes
 
 
-def transform_boxes(
-    matrix: NDArray[np.float64], boxes: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def transform_boxes(matrix: NDArray[np.float64], boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the upright boxes around boxes that an affine map moves.
 
     Parameters

@@ -89,12 +89,12 @@ class KeypointWorker(ImageWorker):
         height, width = size
         seen = ((moved >= -0.5) & (moved < (width - 0.5, height - 0.5))).all(axis=1)
         seen &= visibility > 0
+        placed = np.where(seen[:, np.newaxis], moved, 0.0)
+        shown = np.where(seen, visibility, 0.0)
         if params["hmirror"] != params["vmirror"]:
-            moved, visibility, seen = (
-                values[self._mirrored] for values in (moved, visibility, seen)
-            )
-        buffers["keypoints"][...] = np.where(seen[:, np.newaxis], moved, 0.0)
-        buffers["visibility"][...] = np.where(seen, visibility, 0)
+            placed, shown = placed[self._mirrored], shown[self._mirrored]
+        buffers["keypoints"][...] = placed
+        buffers["visibility"][...] = shown
         return image, params
 
     def _read(self, sample: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -105,7 +105,7 @@ class KeypointWorker(ImageWorker):
                 f"({self.num_keypoints}, 3), not {keypoints.shape}"
             )
         points, visibility = keypoints[:, :2], np.full(self.num_keypoints, float(_VISIBLE))
-        if keypoints.shape[1] == 3:
+        if keypoints.size > points.size:
             visibility = keypoints[:, 2]
         wrong = ~np.isin(visibility, (0, 1, _VISIBLE))
         wrong |= (visibility > 0) & ~np.isfinite(points).all(axis=1)

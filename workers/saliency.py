@@ -34,8 +34,9 @@ class SaliencyWorker(ImageWorker):
     `augmentation` as those of `ImageWorker`, and
 
     - `target_image`: array of shape (B, H, W) or (B, 1, H, W), the maps;
-    - `gaze`: list of B dicts: ``points``, how many are in the map; ``nan``, how many of the
-      sample's points were dropped for NaN as a coordinate; ``outside``, for lying outside the image.
+    - `gaze`: list of B dicts: ``points``, how many are in the map; ``nan`` and
+      ``outside``, how many of the sample's points were dropped for NaN as a coordinate, and for
+      lying outside the image.
 
     The map shows what the image shows, whatever its own resolution. It is made in this order:
 
@@ -60,7 +61,8 @@ class SaliencyWorker(ImageWorker):
     image_params, image_rng, gpu_augmentation, **options
         See `ImageWorker`.
     target_image_params : mapping, optional
-        `sample_ratio` (1.0), `jitter` (0.0), `interpolate` (False), `blur` (0.0), `maxnorm` (False).
+        `sample_ratio` (1.0), `jitter` (0.0), `interpolate` (False), `blur` (0.0) and `maxnorm`
+        (False).
 
     Raises
     ------

@@ -4,6 +4,7 @@ import io
 import os
 import struct
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ class SegmentationWorker(ImageWorker):
     ------
     ValueError
         If an argument cannot be used.
+    ImportError
+        If Pillow, OpenCV or simplejpeg is missing: they come with the extra ``image``.
 
     Notes
     -----
@@ -73,6 +76,11 @@ class SegmentationWorker(ImageWorker):
         gpu_augmentation: bool = False,
         **options: Any,
     ) -> None:
+        if find_spec("PIL") is None:
+            raise ImportError(
+                "SegmentationWorker needs Pillow, which cannot be found: "
+                "pip install 'crumpets-like[image]'"
+            )
         super().__init__(image, image_params, image_rng, gpu_augmentation, **options)
         self.add_buffer("target_image", target_image)
         spec = self.buffer_specs["target_image"]
@@ -86,9 +94,12 @@ class SegmentationWorker(ImageWorker):
                 "background. A mask has its image's geometry, and nothing else is done to it."
             )
         self.add_params("target_image", target_image_params, {})
-        background = self.params["target_image"].get("background", spec.fill_value)
+        background = self.params["target_image"].get("background")
+        if background is None:
+            background = spec.fill_value
         info = np.iinfo(spec.dtype)
-        if np.ndim(background) or not info.min <= background <= info.max:
+        fits = np.ndim(background) == 0 and info.min <= background <= info.max
+        if not fits or int(background) != background:
             raise ValueError(
                 f"the value outside the image must be one integer that {spec.dtype} holds, not "
                 f"{background!r}"
@@ -119,8 +130,8 @@ def decode_mask(mask: Any, size: tuple[int, int]) -> NDArray[Any]:
     ----------
     mask : bytes-like, path or array
         An encoded image with one channel (PNG, or another format without loss; ``bytes``,
-        ``bytearray``, ``memoryview`` or a one-dimensional uint8 array), the path of its file (``str``
-        or ``os.PathLike``), or an array of integers or bools, shape (H, W).
+        ``bytearray``, ``memoryview`` or a one-dimensional uint8 array), the path of its file
+        (``str`` or ``os.PathLike``), or an array of integers or bools, shape (H, W).
     size : (int, int)
         Height and width that it must have: those of its image.
 

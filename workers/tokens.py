@@ -86,9 +86,7 @@ class TokenWorker(BufferWorker):
     ) -> None:
         """Fill one row."""
         documents = _documents(sample)
-        tokens, ids, positions = (
-            buffers[key] for key in ("tokens", "document_ids", "positions")
-        )
+        tokens, ids, positions = (buffers[key] for key in ("tokens", "document_ids", "positions"))
         total, seq_len = sum(map(len, documents)), len(tokens)
         excess = max(0, total - seq_len)
         if excess and self.truncate is None:
@@ -189,8 +187,8 @@ def pack(lengths: ArrayLike, seq_len: int) -> tuple[NDArray[np.int64], NDArray[n
     """Decide which documents share a row.
 
     Best fit, the longest first: each document goes into the row where it leaves the least room, or
-    begins a new one. That needs at most 11/9 of the rows of the best packing, and one (Johnson et al.,
-    1974); with many documents much shorter than a row, nearly all rows are full.
+    begins a new one. That needs at most 11/9 of the rows of the best packing, and one
+    (Johnson et al., 1974); with many documents much shorter than a row, nearly all rows are full.
 
     A document of `seq_len` tokens or more has a row of its own, and `TokenWorker` cuts it or
     refuses it. No document is split or left out.
@@ -227,7 +225,9 @@ def pack(lengths: ArrayLike, seq_len: int) -> tuple[NDArray[np.int64], NDArray[n
     sizes = np.minimum(given, seq_len).astype(np.int64)
     row_of = np.empty(len(sizes), np.int64)
     with_room: list[list[int]] = [[] for _ in range(seq_len + 1)]  # rows by how much is left
-    some = 0  # bit k is set where with_room[k] has a row: the best fit is the lowest bit from `size`
+    some = (
+        0  # bit k is set where with_room[k] has a row: the best fit is the lowest bit from `size`
+    )
     rows = 0
     for index in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[index])

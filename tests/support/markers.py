@@ -49,7 +49,8 @@ def centroid(picture: NDArray[Any]) -> NDArray[np.float64]:
     """(x, y) of the centre of brightness of a picture of shape (H, W)."""
     weights = picture.astype(np.float64)
     rows, columns = np.mgrid[0 : picture.shape[0], 0 : picture.shape[1]]
-    return np.array([(weights * columns).sum(), (weights * rows).sum()]) / weights.sum()
+    total = weights.sum()
+    return np.array([(weights * columns).sum() / total, (weights * rows).sum() / total])
 
 
 def read(worker: BufferWorker, *samples: Any, seed: int = 0) -> dict[str, Any]:

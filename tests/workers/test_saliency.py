@@ -151,8 +151,8 @@ def test_a_ratio_of_the_experiments_is_drawn_rounded_up() -> None:
 
 
 def test_draws_are_those_of_the_sample() -> None:
-    worker = same_size(sample_ratio=0.5, jitter=0.1)
-    samples = [sample_of([(80, 60)], [(20, 20)])] * 8
+    worker = same_size(sample_ratio=0.5, jitter=0.02)
+    samples = [sample_of([(80, 60)], [(60, 40)])] * 8
     one, other = read(worker, *samples, seed=3), read(worker, *samples, seed=3)
     np.testing.assert_array_equal(one["target_image"], other["target_image"])
     assert len({row.tobytes() for row in one["target_image"]}) == 8

@@ -95,9 +95,7 @@ def test_a_mask_of_another_resolution_shows_the_same(shape: tuple[int, ...]) -> 
     ],
 )
 def test_outside_of_the_image_is_the_fill_value(target: Any, params: Any, expected: int) -> None:
-    worker = make_worker(
-        target, image_params={"scale_mode": "longest"}, target_image_params=params
-    )
+    worker = make_worker(target, image_params={"scale_mode": "longest"}, target_image_params=params)
     mask = read(worker, sample_of(*BOX))["target_image"][0].reshape(96, 96)
     # 120 x 160 pixels become 72 x 96, with 12 rows above and below.
     assert (mask[:12] == expected).all()
@@ -288,6 +286,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         (((0, 96), np.uint8), None, r"no side of 0, not \(0, 96\)"),
         (MASK, {"angle": 3}, "unknown parameters angle; known is background"),
         (((96, 96), np.uint8), {"background": 256}, "one integer that uint8 holds, not 256"),
+        (MASK, {"background": 0.5}, "one integer that int64 holds, not 0.5"),
         (((96, 96), np.uint8, np.zeros(96)), None, "one integer"),
     ],
 )
@@ -299,3 +298,9 @@ def test_wrong_arguments_are_named(target: Any, params: Any, reason: str) -> Non
 def test_a_sample_without_a_mask() -> None:
     with pytest.raises(ValueError, match="no 'target_image'; its keys are 'image', 'mask'"):
         read(make_worker(), {"image": painted(*BOX), "mask": GREY})
+
+
+def test_missing_pillow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crumpets_like.workers.segmentation.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"Pillow.*crumpets-like\[image\]"):
+        make_worker()
