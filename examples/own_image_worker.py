@@ -5,7 +5,7 @@ The worker decodes, warps and writes; the transforms get what it has made, and d
 generator, so that the pictures are the same for any number of workers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,13 +81,13 @@ class TransformingWorker(ClassificationWorker):
         self.transform = transform
 
     def prepare_image(
-        self, image: Any, buffers: dict[str, NDArray[Any]], params: dict[str, Any], key: str
+        self, image: Any, buffers: dict[str, NDArray[Any]], params: Mapping[str, Any], key: str
     ) -> dict[str, Any]:
         """Let the base class fill the row, and change it there."""
-        params = super().prepare_image(image, buffers, params, key)
+        used = super().prepare_image(image, buffers, params, key)
         row = buffers[key]
         row[...] = self.transform(row, self.rng)
-        return params
+        return used
 
 
 def first_epoch(nworkers: int) -> Picture:

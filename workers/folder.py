@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +138,7 @@ class ImageFolder:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """Return a sample; negative indices count from the end.
 
         Raises

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -150,10 +149,10 @@ class _Samples:
 @contextmanager
 def _same_threads() -> Iterator[None]:
     """OpenCV has as many threads afterwards as before; image workers set them in `setup`."""
-    cv2: Any = sys.modules.get("cv2")
-    threads = None if cv2 is None else cv2.getNumThreads()
+    import cv2
+
+    threads = cv2.getNumThreads()
     try:
         yield
     finally:
-        if threads is not None:
-            cv2.setNumThreads(threads)
+        cv2.setNumThreads(threads)

@@ -61,7 +61,7 @@ def test_a_point_is_where_the_pixel_is(factor: float, center: tuple[float, float
 
 def test_points_have_the_color_of_their_number_and_nan_is_left_out() -> None:
     picture = blank()
-    draw_points(picture, [[10, 10], [np.nan, 3], [30, 20]], 1.0, [0, 1, 12])
+    draw_points(picture, np.array([[10, 10], [np.nan, 3], [30, 20]]), 1.0, [0, 1, 12])
     assert picture.getpixel((10, 10)) == COLORS[0]
     assert picture.getpixel((30, 20)) == COLORS[2]
     assert changed(picture) == (7, 7, 34, 24)

@@ -47,7 +47,7 @@ def test_classes_and_samples(root: Path) -> None:
         {"image": path, "label": label}
         for path, label in zip(dataset.paths, dataset.labels, strict=True)
     ]
-    assert dataset[np.int64(3)] == dataset[-1] == {"image": str(root / "dog/1.jpg"), "label": 1}  # type: ignore[call-overload]
+    assert dataset[np.int64(3)] == dataset[-1] == {"image": str(root / "dog/1.jpg"), "label": 1}
     assert repr(dataset) == f"<ImageFolder {str(root)!r}: 4 images, 2 classes>"
 
 
