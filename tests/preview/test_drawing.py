@@ -50,7 +50,7 @@ def test_boxes_of_no_area_and_none_at_all() -> None:
     assert picture.getpixel((5, 5)) == COLORS[1]
 
 
-@pytest.mark.parametrize(("factor", "center"), [(1.0, (20.0, 10.0)), (2.0, (40.5, 20.5))])
+@pytest.mark.parametrize(("factor", "center"), [(1.0, (20.0, 10.0)), (5.0, (102.0, 52.0))])
 def test_a_point_is_where_the_pixel_is(factor: float, center: tuple[float, float]) -> None:
     picture = blank(120, 80)
     draw_points(picture, [[20, 10]], factor)

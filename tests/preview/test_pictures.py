@@ -125,8 +125,10 @@ def test_boxes_are_drawn_around_what_they_are_around(number: int) -> None:
     fields = row_of(worker, sample, number)
     plain = {**fields, "count": 0}
     marker = colored(pictures._drawn(worker, plain).picture, (250, 0, 0))
-    drawn = colored(pictures._drawn(worker, fields).picture, (40, 120, 220))
-    np.testing.assert_allclose(drawn, marker, atol=2)
+    drawn = pictures._drawn(worker, fields).picture
+    np.testing.assert_allclose(colored(drawn, (40, 120, 220)), marker, atol=2)
+    no_padding = {**fields, "boxes": fields["boxes"][:1], "classes": fields["classes"][:1]}
+    assert drawn == pictures._drawn(worker, no_padding).picture
 
 
 def test_boxes_of_the_whole_image() -> None:
@@ -142,9 +144,13 @@ def test_keypoints_are_drawn_where_they_are(number: int) -> None:
     center = [(BOX[0] + BOX[2] - 1) / 2, (BOX[1] + BOX[3] - 1) / 2]
     sample = {"image": scene(), "keypoints": [[0.0, 0.0, 0.0], [*center, 2.0]]}
     fields = row_of(worker, sample, number)
-    plain = {**fields, "visibility": [0, 0] * np.zeros(2, np.uint8)}
-    x1, y1, x2, y2 = colored(pictures._drawn(worker, plain).picture, (250, 0, 0))
-    a1, b1, a2, b2 = colored(pictures._drawn(worker, fields).picture, (40, 120, 220))
+    image = {key: fields[key] for key in ("image", "augmentation")}
+    plain = pictures._drawn(worker, image).picture
+    drawn = pictures._drawn(worker, fields).picture
+    x1, y1, x2, y2 = colored(plain, (250, 0, 0))
+    a1, b1, a2, b2 = colored(drawn, (40, 120, 220))
+    corner = (0, 0, 9, 9)  # where those lie that are not labelled
+    assert drawn.crop(corner) == plain.crop(corner)
     assert (a1 + a2) / 2 == pytest.approx((x1 + x2) / 2, abs=1.5)
     assert (b1 + b2) / 2 == pytest.approx((y1 + y2) / 2, abs=1.5)
 
@@ -189,6 +195,13 @@ def test_a_target_image_is_set_into_the_corner() -> None:
     cell = pictures._drawn(worker, row_of(worker, {"image": scene()}))
     corner = np.asarray(cell.picture)[-30:-4, -40:-4].astype(int)
     assert (corner.max(axis=2) == corner.min(axis=2)).all()  # grey
+
+
+def test_small_images_are_shown_pixel_by_pixel() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
+    fields = row_of(ImageWorker(((3, 16, 24), np.uint8)), {"image": pixels})
+    picture = pictures._drawn(ImageWorker(((3, 16, 24), np.uint8)), fields).picture
+    np.testing.assert_array_equal(picture, pixels.repeat(6, axis=0).repeat(6, axis=1))
 
 
 def photos(count: int = 5) -> list[dict[str, Any]]:

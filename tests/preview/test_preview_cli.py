@@ -62,6 +62,8 @@ def test_seed_samples_and_size_count(folder: Path, tmp_path: Path) -> None:
     assert sheet("-n", "2") == plain
     assert len({plain, sheet("-n", "1"), sheet("-n", "2", "--seed", "5")}) == 3
     assert sheet("-n", "2", "--size", "40") != plain
+    still = {sheet("-n", "1", "--preset", "center_crop", "--seed", str(n)) for n in range(4)}
+    assert len(still) > 1  # other images, where nothing is drawn
 
 
 @pytest.mark.parametrize("name", [*PRESETS, "IMAGENET_EVAL"])
