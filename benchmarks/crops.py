@@ -62,7 +62,7 @@ class PillowCrops(Photos):
         image = image.resize((CROP, CROP), Image.Resampling.BILINEAR)
         if random.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.asarray(image), index
+        return np.array(image), index
 
 
 class OpenCVCrops(Photos):

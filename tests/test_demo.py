@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,8 +82,10 @@ def test_digits_are_split_and_stored_as_jpeg(tmp_path: Path) -> None:
     assert test[0]["image"].startswith(b"\xff\xd8\xff")
 
     worker, row = make_worker(augment=False), np.zeros((1, 32, 32), np.float32)
+    rows: dict[str, Any] = {"image": row}
     for index in range(0, len(test), 40):
-        worker.prepare_image(test[index]["image"], row, np.random.default_rng(0))
+        pixels, params = worker.draw(test[index]["image"], rows, np.random.default_rng(0))
+        worker.prepare_image(pixels, rows, params, "image")
         small = row[0].reshape(8, 4, 8, 4).mean(axis=(1, 3))
         scan = digits.images[numbers[len(train) + index]] / 16
         assert np.corrcoef(small.ravel(), scan.ravel())[0, 1] > 0.97

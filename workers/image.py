@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crumpets_like.arguments import check_count
 from crumpets_like.broker import BufferWorker
-from crumpets_like.workers.decoding import decode_image, image_size
+from crumpets_like.workers.decoding import decode_image, image_size, read_image
 from crumpets_like.workers.geometry import decoding_size, make_transform
 from crumpets_like.workers.parameters import (
     COLORSPACES,
@@ -114,12 +114,22 @@ class ImageWorker(BufferWorker):
         if image_rng is not None and not callable(image_rng):
             raise TypeError(f"image_rng must be callable, not {type(image_rng).__name__}")
         self.image_rng: ImageRNG = NoRNG() if image_rng is None else image_rng
-        self.gpu_augmentation = bool(gpu_augmentation)
+        self.layout = layout
         self.max_pixels = check_count("max_pixels", max_pixels)
         self._writers: dict[str, PixelWriter] = {}
         self.add_image("image", image, image_params, layout=layout, mean=mean, std=std)
-        if gpu_augmentation:
+        self.gpu_augmentation = gpu_augmentation
+
+    @property
+    def gpu_augmentation(self) -> bool:
+        """Whether pixel operations are left to the device; a loader of tensors may set it."""
+        return self._gpu_augmentation
+
+    @gpu_augmentation.setter
+    def gpu_augmentation(self, value: bool) -> None:
+        if value:
             self._check_for_device()
+        self._gpu_augmentation = bool(value)
 
     def add_image(
         self,
@@ -255,6 +265,7 @@ class ImageWorker(BufferWorker):
             What was drawn, and `size`.
         """
         buffer = self._writers["image"].planes(buffers["image"])
+        source = read_image(source)  # once
         color = any(self.params[key]["color"] for key in self._writers)
         shape_only = getattr(self.image_rng, "shape_only", False)
         if shape_only:

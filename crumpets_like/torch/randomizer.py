@@ -239,13 +239,13 @@ def _uniform(keys: torch.Tensor, starts: list[int], height: int, width: int) -> 
 def _blur(values: torch.Tensor, tables: _Tables, rows: torch.Tensor) -> torch.Tensor:
     """As :func:`crumpets_like.workers.pixels.blur`; each channel of each image is a group."""
     count, channels, *size = values.shape
-    kernels = tables.kernels[rows].repeat_interleave(channels, dim=0).to(values.dtype)
-    radius = kernels.shape[1] // 2
+    kernels = tables.kernels[rows, None, :].expand(-1, channels, -1).to(values.dtype)
+    radius = kernels.shape[2] // 2
     blurred = values.reshape(1, count * channels, *size)
     for axis, shape in ((3, (-1, 1, 1, 2 * radius + 1)), (2, (-1, 1, 2 * radius + 1, 1))):
         mirrored = _mirrored(blurred.shape[axis], radius, values.device)
         blurred = functional.conv2d(
-            blurred.index_select(axis, mirrored), kernels.view(shape), groups=count * channels
+            blurred.index_select(axis, mirrored), kernels.reshape(shape), groups=count * channels
         )
     return blurred.view(count, channels, *size)
 
