@@ -24,6 +24,8 @@ PAGES = [
     "docs/migrate.md",
     "docs/reliability.md",
     "docs/resume.md",
+    "docs/targets.md",
+    "docs/tokens.md",
     "docs/torch.md",
 ]
 

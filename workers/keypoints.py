@@ -72,7 +72,7 @@ class KeypointWorker(ImageWorker):
     ) -> None:
         super().__init__(image, image_params, image_rng, gpu_augmentation, **options)
         self.num_keypoints = check_count("num_keypoints", num_keypoints)
-        self._mirrored = _mirrored_order(self.num_keypoints, list(swap))
+        self._mirrored = _mirrored_order(self.num_keypoints, swap)
         self.add_buffer("keypoints", ((self.num_keypoints, 2), np.float32))
         self.add_buffer("visibility", ((self.num_keypoints,), np.uint8))
 
@@ -118,19 +118,23 @@ class KeypointWorker(ImageWorker):
         return np.where(visibility[:, np.newaxis] > 0, points, 0.0), visibility
 
 
-def _mirrored_order(count: int, swap: list[tuple[int, int]]) -> NDArray[np.intp]:
+def _mirrored_order(count: int, swap: Iterable[tuple[int, int]]) -> NDArray[np.intp]:
     """Where each keypoint of a mirrored image comes from."""
-    numbers = [number for pair in swap for number in pair]
-    if (
-        any(len(pair) != 2 for pair in swap)
-        or len(set(numbers)) < len(numbers)
-        or not set(numbers) <= set(range(count))
-    ):
+    order = np.arange(count)
+    pairs = list(swap)
+    try:
+        for left, right in pairs:
+            if (
+                left == right
+                or order[left] != left
+                or order[right] != right
+                or min(left, right) < 0
+            ):
+                raise ValueError
+            order[left], order[right] = right, left
+    except (TypeError, ValueError, IndexError):
         raise ValueError(
             f"swap must be pairs of different keypoints from 0 to {count - 1}, each in one pair at "
-            f"most, not {swap!r}"
-        )
-    order = np.arange(count)
-    for left, right in swap:
-        order[[left, right]] = right, left
+            f"most, not {pairs!r}"
+        ) from None
     return order

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -221,12 +222,13 @@ def _check_params(params: Mapping[str, Any]) -> None:
             f"target_image_params has unknown parameters {', '.join(unknown)}; known are "
             f"{', '.join(GAZE_DEFAULTS)}"
         )
-    ratio = params.get("sample_ratio", 1.0)
-    if not 0.0 < ratio <= 1.0:
-        raise ValueError(f"target_image_params: sample_ratio must be in (0, 1], not {ratio!r}")
-    for name in ("jitter", "blur"):
-        if not 0.0 <= params.get(name, 0.0) < math.inf:
-            raise ValueError(
-                f"target_image_params: {name} must be a finite number >= 0, relative to the map's "
-                f"width, not {params[name]!r}"
-            )
+    for name, value in params.items():
+        number = float(value) if isinstance(value, Real) else math.nan
+        if name == "sample_ratio":
+            fits, must_be = 0.0 < number <= 1.0, "in (0, 1]"
+        elif name in ("jitter", "blur"):
+            fits, must_be = 0.0 <= number < math.inf, "finite and >= 0 (relative to the width)"
+        else:
+            fits, must_be = number in (0.0, 1.0), "true or false"
+        if not fits:
+            raise ValueError(f"target_image_params: {name} must be {must_be}, not {value!r}")

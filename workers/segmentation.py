@@ -1,16 +1,15 @@
 """The worker for semantic segmentation: an image and the class of each of its pixels."""
 
 import io
-import os
 import struct
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crumpets_like.workers.decoding import EncodedImage, _naming, read_image
 from crumpets_like.workers.geometry import invert_transform, transform_points
 from crumpets_like.workers.image import ImageWorker
 from crumpets_like.workers.rng import ImageRNG
@@ -18,7 +17,6 @@ from crumpets_like.workers.targets import field, map_size, target_matrix
 
 __all__ = ["SegmentationWorker", "decode_mask", "warp_mask"]
 
-_PNG = b"\x89PNG\r\n\x1a\n"
 _LABEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")  # one whole number per pixel
 _WARPABLE = ("uint8", "uint16", "int16", "int32")
 
@@ -157,41 +155,33 @@ def decode_mask(mask: Any, size: tuple[int, int]) -> NDArray[Any]:
             )
         _check_size(mask.shape, size)
         return mask
-    if isinstance(mask, str | os.PathLike):
-        path = Path(mask)
-        try:
-            return _decode(path.read_bytes(), size)
-        except ValueError as error:
-            raise ValueError(f"{error} (file {str(path)!r})") from error
-    if isinstance(mask, bytes | bytearray | memoryview):
-        return _decode(bytes(mask), size)
-    if isinstance(mask, np.ndarray) and mask.dtype == np.uint8:
-        return _decode(mask.tobytes(), size)
-    raise TypeError(
-        "a mask must be an encoded image, a path or an array of integers, shape (H, W), not "
-        f"{type(mask).__name__}"
-    )
+    try:
+        source = cast(EncodedImage, read_image(mask))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"mask: {error}") from error
+    with _naming(source.path):
+        return _decode(source, size)
 
 
-def _decode(data: bytes, size: tuple[int, int]) -> NDArray[Any]:
+def _decode(source: EncodedImage, size: tuple[int, int]) -> NDArray[Any]:
     from PIL import Image, ImageOps
 
+    if source.header.format == "JPEG":
+        raise ValueError("a JPEG keeps no exact class numbers: store masks as PNG")
+    _check_size(source.header.size, size)
+    data = source.data
     try:
         with Image.open(io.BytesIO(data)) as picture:
-            if picture.format in ("JPEG", "MPO"):
-                raise ValueError("a JPEG keeps no exact class numbers: store masks as PNG")
             if picture.mode not in _LABEL_MODES:
                 raise ValueError(
                     "a mask must have one class number per pixel (grey or palette), but this image "
                     f"has the channels {picture.mode}: turn its colours into class numbers"
                 )
-            if sorted(picture.size) != sorted(size):
-                _check_size(picture.size[::-1], size)
-            labels = np.asarray(ImageOps.exif_transpose(picture))
+            upright = source.header.orientation == 1
+            labels = np.asarray(picture if upright else ImageOps.exif_transpose(picture))
     except (OSError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise ValueError(f"broken mask of {len(data):,} bytes: {error}") from error
-    _check_size(labels.shape, size)
-    if data[:8] == _PNG and data[25] == 0 and data[24] in (2, 4):
+    if source.header.format == "PNG" and data[25] == 0 and data[24] in (2, 4):
         labels = labels >> (8 - data[24])  # Pillow spreads such greys over 0 to 255
     return labels
 

@@ -35,10 +35,12 @@ def test_a_keypoint_is_where_its_marker_is(name: str, x: int, y: int) -> None:
 
 def test_visibility_is_that_of_the_sample_unless_out_of_sight() -> None:
     # 120 x 160 pixels become 96 x 128, of which the middle 96 columns are seen: x from 20 to 140.
-    nan = float("nan")
+    nan, inf = float("nan"), float("inf")
     mini_batch = read(
         make_worker(6),
-        sample_of((80, 60, 2), (80, 60, 1), (0, 0, 0), (nan, nan, 0), (10, 60, 2), (150, 60, 1)),
+        sample_of(
+            (80, 60, 2), (80, 60, 1), (inf, -inf, 0), (nan, nan, 0), (10, 60, 2), (150, 60, 1)
+        ),
     )
     assert mini_batch["visibility"].tolist() == [[2, 1, 0, 0, 0, 0]]
     middle = (80.5 * 0.8 - 16 - 0.5, 60.5 * 0.8 - 0.5)
@@ -52,6 +54,12 @@ def test_pixels_reach_half_a_pixel_around_their_centres() -> None:
     worker = KeypointWorker(((1, 120, 160), np.uint8), 4)
     edges = [(-0.5, -0.5), (-0.51, 0), (159.49, 119.49), (159.5, 0)]
     assert read(worker, sample_of(*edges))["visibility"].tolist() == [[2, 0, 2, 0]]
+
+
+def test_what_is_not_labelled_is_at_the_origin_in_a_mirrored_image_too() -> None:
+    worker = KeypointWorker(((1, 120, 160), np.uint8), 2, image_params={"hmirror": True})
+    mini_batch = read(worker, sample_of((3, 4, 0), (3, 4, 1)))
+    np.testing.assert_allclose(mini_batch["keypoints"][0], [(0, 0), (156, 4)], atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +110,8 @@ def test_a_sample_without_keypoints() -> None:
         ({"swap": [(0, 0)]}, ValueError, "pairs of different keypoints"),
         ({"swap": [(0, 1, 2)]}, ValueError, "pairs of different keypoints"),
         ({"swap": [(-1, 1)]}, ValueError, "from 0 to 2"),
+        ({"swap": [1, 2]}, ValueError, r"pairs .* not \[1, 2\]"),
+        ({"swap": [(0.5, 2)]}, ValueError, "pairs of different keypoints"),
     ],
 )
 def test_wrong_arguments_are_named(options: Any, error: type[Exception], reason: str) -> None:

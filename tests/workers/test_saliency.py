@@ -220,8 +220,10 @@ def test_experiments_that_cannot_be_used(experiments: Any, reason: str) -> None:
         (((96, 96), np.float32), {"angle": 3}, "unknown parameters angle; known are sample_ratio"),
         (((96, 96), np.float32), {"sample_ratio": 0.0}, r"sample_ratio must be in \(0, 1\]"),
         (((96, 96), np.float32), {"sample_ratio": 1.5}, "not 1.5"),
-        (((96, 96), np.float32), {"jitter": -1.0}, "jitter must be a finite number >= 0"),
-        (((96, 96), np.float32), {"blur": NAN}, "blur must be a finite number >= 0"),
+        (((96, 96), np.float32), {"jitter": -1.0}, "jitter must be finite and >= 0"),
+        (((96, 96), np.float32), {"blur": NAN}, "blur must be finite and >= 0"),
+        (((96, 96), np.float32), {"blur": "much"}, "blur must be .*not 'much'"),
+        (((96, 96), np.float32), {"maxnorm": "yes"}, "maxnorm must be true or false, not 'yes'"),
     ],
 )
 def test_wrong_arguments_are_named(target: Any, params: Any, reason: str) -> None:

@@ -33,9 +33,9 @@ def sample_of(*box: int) -> dict[str, Any]:
     return {"image": picture, "target_image": np.where(picture[:, :, 0], 3, 1).astype(np.uint8)}
 
 
-def png(labels: NDArray[Any], **options: Any) -> bytes:
+def png(labels: NDArray[Any]) -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(labels).save(stream, "PNG", **options)
+    Image.fromarray(labels).save(stream, "PNG")
     return stream.getvalue()
 
 
@@ -220,12 +220,20 @@ def test_every_holder_of_a_mask(tmp_path: Path) -> None:
     assert decode_mask(labels, SOURCE) is labels
 
 
-def test_orientation_in_the_metadata_is_that_of_image_and_mask() -> None:
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_orientation_in_the_metadata_is_applied(form: str) -> None:
     labels = np.random.default_rng(0).integers(0, 9, SOURCE).astype(np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees clockwise
     turned = np.rot90(labels, -1)
-    np.testing.assert_array_equal(decode_mask(png(labels, exif=exif), (160, 120)), turned)
+    stream = io.BytesIO()
+    Image.fromarray(labels).save(stream, form, exif=exif)
+    np.testing.assert_array_equal(decode_mask(stream.getvalue(), (160, 120)), turned)
+
+
+def test_an_image_that_is_turned_has_a_mask_as_it_is_seen() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
     stream = io.BytesIO()
     Image.fromarray(painted(*BOX)).save(stream, "JPEG", quality=95, exif=exif)
     mask = np.rot90(np.where(painted(*BOX)[:, :, 0], 3, 1), -1)
@@ -241,6 +249,12 @@ def as_jpeg(labels: NDArray[np.uint8]) -> bytes:
     return stream.getvalue()
 
 
+def damaged(data: bytes) -> bytes:
+    """A PNG whose pixels cannot be unpacked, though all its parts are there."""
+    at = data.index(b"IDAT") + 8
+    return data[:at] + bytes(byte ^ 0xFF for byte in data[at : at + 8]) + data[at + 8 :]
+
+
 GREY = np.zeros(SOURCE, np.uint8)
 
 
@@ -250,18 +264,22 @@ GREY = np.zeros(SOURCE, np.uint8)
         (np.zeros((120, 161), np.uint8), ValueError, "120 x 161 .*its image has 120 x 160"),
         (png(np.zeros((90, 160), np.uint8)), ValueError, "90 x 160 .*120 x 160"),
         (png(np.zeros((160, 120), np.uint8)), ValueError, "160 x 120 .*120 x 160"),
+        # The size is in the header: what has another one is not decoded.
+        (damaged(png(np.zeros((90, 160), np.uint8))), ValueError, "90 x 160"),
         (png(painted(*BOX)), ValueError, "channels RGB"),
         (as_jpeg(GREY), ValueError, "JPEG keeps no exact class numbers"),
-        (png(GREY)[:60], ValueError, "broken mask of 60 bytes"),
-        (b"", ValueError, "broken mask of 0 bytes"),
-        (b"no image at all", ValueError, "broken mask of 15 bytes"),
+        (damaged(png(GREY)), ValueError, "broken mask of [0-9]+ bytes"),
+        (png(GREY)[:60], ValueError, "mask: truncated PNG of 60 bytes"),
+        (b"", ValueError, r"mask: .* empty \(0 bytes\)"),
+        (b"no image at all", ValueError, "mask: not an image: 15 bytes"),
         (np.zeros(SOURCE, np.float32), ValueError, "float32"),
         (np.zeros((*SOURCE, 3), np.uint8), ValueError, r"shape \(120, 160, 3\)"),
-        (np.zeros(4, np.int64), TypeError, "not ndarray"),
-        (None, TypeError, "not NoneType"),
+        (np.zeros(4, np.int64), ValueError, "mask: .*not int64"),
+        (None, TypeError, "mask: .*not NoneType"),
         (np.full(SOURCE, 2**40), ValueError, "must fit int32"),
         (np.full(SOURCE, 300), OverflowError, "300"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_masks_that_cannot_be_used(mask: Any, error: type[Exception], reason: str) -> None:
     sample = {"image": painted(*BOX), "target_image": mask}
@@ -271,9 +289,10 @@ def test_masks_that_cannot_be_used(mask: Any, error: type[Exception], reason: st
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     path = tmp_path / "half.png"
-    path.write_bytes(png(GREY)[:60])
-    with pytest.raises(ValueError, match=r"broken mask.*half\.png"):
-        decode_mask(path, SOURCE)
+    for data in (png(GREY)[:60], damaged(png(GREY)), png(GREY[1:])):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"mask.*half\.png"):
+            decode_mask(path, SOURCE)
     with pytest.raises(FileNotFoundError, match=r"none\.png"):
         decode_mask(tmp_path / "none.png", SOURCE)
 
