@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from crumpets_like.shared_list import SharedList
 
 IMAGE_EXTENSIONS = (
-    *(".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
-    *(".pnm", ".ppm", ".tif", ".tiff", ".webp"),
+    *(".avif", ".bmp", ".gif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm"),
+    *(".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
 )
 """Ends of the names of image files, in lower case."""
 

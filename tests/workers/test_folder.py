@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from crumpets_like import SharedList, TurboDataLoader, Worker
-from crumpets_like.workers import ImageFolder
+from crumpets_like.workers import ImageFolder, decode_image
 from crumpets_like.workers.folder import IMAGE_EXTENSIONS, list_images
 
 
@@ -70,6 +70,18 @@ def test_only_images_count_in_whatever_case(tmp_path: Path) -> None:
     fill(tmp_path, ["c/y.JPG", "c/z.JpEg", "c/notes.txt", "c/jpg", "c/x.jpg.part", "beside.jpg"])
     found = {os.path.basename(path) for path in ImageFolder(tmp_path).paths}
     assert found == {"y.JPG", "z.JpEg"} | {f"x{ending}" for ending in IMAGE_EXTENSIONS}
+
+
+@pytest.mark.parametrize("ending", IMAGE_EXTENSIONS)
+def test_what_counts_as_an_image_can_be_decoded(tmp_path: Path, ending: str) -> None:
+    pytest.importorskip("cv2")
+    image = pytest.importorskip("PIL.Image")
+    picture = image.new("RGB", (30, 20), (200, 100, 50))
+    formats = {".avif": "AVIF", ".jpe": "JPEG", ".jp2": "JPEG2000", ".pbm": "PPM", ".pnm": "PPM"}
+    picture.convert({".pbm": "1", ".pgm": "L"}.get(ending, "RGB")).save(
+        tmp_path / f"x{ending}", formats.get(ending)
+    )
+    assert decode_image(tmp_path / f"x{ending}").shape == (20, 30, 3)
 
 
 def test_own_extensions(tmp_path: Path) -> None:
