@@ -19,12 +19,18 @@ from crumpets_like import TurboDataLoader, Worker  # noqa: E402
 from crumpets_like.preview import pictures  # noqa: E402
 from crumpets_like.preview.draws import draw  # noqa: E402
 from crumpets_like.preview.pictures import parameter_words, preview, visible_pixels  # noqa: E402
-from crumpets_like.workers import ClassificationWorker, FCNWorker, ImageWorker, UniformRNG  # noqa: E402
-from crumpets_like.workers.detection import DetectionWorker  # noqa: E402
-from crumpets_like.workers.keypoints import KeypointWorker  # noqa: E402
+from crumpets_like.workers import (  # noqa: E402
+    ClassificationWorker,
+    DetectionWorker,
+    FCNWorker,
+    ImageWorker,
+    KeypointWorker,
+    SaliencyWorker,
+    SegmentationWorker,
+    TransformWorker,
+    UniformRNG,
+)
 from crumpets_like.workers.parameters import COLORSPACES, DEFAULTS  # noqa: E402
-from crumpets_like.workers.saliency import SaliencyWorker  # noqa: E402
-from crumpets_like.workers.segmentation import SegmentationWorker  # noqa: E402
 
 GEOMETRY = UniformRNG(angle=(-20, 20), scale=(0.7, 1.2), hmirror=0.5)
 BOX = (60, 40, 90, 62)  # of the marker, in pixels of the image
@@ -202,6 +208,16 @@ def test_small_images_are_shown_pixel_by_pixel() -> None:
     fields = row_of(ImageWorker(((3, 16, 24), np.uint8)), {"image": pixels})
     picture = pictures._drawn(ImageWorker(((3, 16, 24), np.uint8)), fields).picture
     np.testing.assert_array_equal(picture, pixels.repeat(6, axis=0).repeat(6, axis=1))
+
+
+def test_floats_of_a_transform_are_spread_over_all_greys() -> None:
+    ramp = np.linspace(-2.0, 5.0, 24, dtype=np.float32)
+    image = np.broadcast_to(ramp[:, np.newaxis], (16, 24, 3))
+    worker = TransformWorker(((3, 16, 24), np.float32), lambda _: image)
+    cell = pictures._drawn(worker, row_of(worker, {"image": scene()}))
+    assert list(cell.words) == []
+    shown = np.asarray(cell.picture)[0, ::6, 0]
+    np.testing.assert_array_equal(shown, np.rint(np.linspace(0, 255, 24)))
 
 
 def photos(count: int = 5) -> list[dict[str, Any]]:
