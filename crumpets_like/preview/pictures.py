@@ -179,4 +179,6 @@ def parameter_words(params: Mapping[str, Any]) -> list[str]:
 
 
 def _short(number: float) -> str:
-    return f"{number:.2g}" if abs(number) < 0.01 else f"{number:.2f}".rstrip("0").rstrip(".")
+    """Two decimals, or one digit of what is less."""
+    text = f"{number:.2f}".rstrip("0").rstrip(".")
+    return text if float(text) or not number else f"{number:.1g}"

@@ -111,6 +111,8 @@ def test_words_are_the_parameters_that_differ_from_their_defaults() -> None:
         **DEFAULTS,
         "scale": 1.8345,
         "shift": (-0.2112, 0.0),
+        "contrast": -0.996,
+        "blur": 0.00345,
         "hmirror": True,
         "interp_method": "cubic",
         "gamma_color": (1.0, 0.5, 2.0),
@@ -121,6 +123,7 @@ def test_words_are_the_parameters_that_differ_from_their_defaults() -> None:
     }
     assert parameter_words(params) == [
         *("scale 1.83", "shift -0.21, 0", "hmirror", "cubic", "gamma_color 1, 0.5, 2"),
+        *("contrast -1", "blur 0.003"),
     ]
 
 
