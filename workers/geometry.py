@@ -5,11 +5,14 @@ A pixel's coordinates are those of its centre, which are integers, as in OpenCV:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+Affine = tuple[tuple[float, float, float], tuple[float, float, float]]
+"""The two rows of a map."""
 
 _EXACT_TURNS = {0.0: (1.0, 0.0), 90.0: (0.0, 1.0), 180.0: (-1.0, 0.0), 270.0: (0.0, -1.0)}
 
@@ -68,52 +71,74 @@ def make_transform(
     ValueError
         If `scale_mode` is unknown, or `shear` makes a line of the image.
     """
-    (source_height, source_width), (height, width) = source_size, target_size
     if scale_mode not in ("shortest", "longest"):
         raise ValueError(f"scale_mode must be 'shortest' or 'longest', not {scale_mode!r}")
-    fit = min if scale_mode == "shortest" else max
-    ratio = fit(source_height / height, source_width / width) / scale
-    shown_width, shown_height = width * ratio * aspect, height * ratio / aspect
-    # What follows maps the target to the image.
-    stretch_x = -ratio * aspect if hmirror else ratio * aspect
-    stretch_y = -ratio / aspect if vmirror else ratio / aspect
     if not shear[0] * shear[1] < 1.0:
         raise ValueError(f"shear must have x * y < 1, not {tuple(shear)}: it would show a line")
-    turn = angle % 360.0
-    cosine, sine = _EXACT_TURNS.get(turn) or (
-        math.cos(math.radians(turn)),
-        math.sin(math.radians(turn)),
-    )
+    geometry = {
+        "angle": angle,
+        "scale": scale,
+        "aspect": aspect,
+        "shift": shift,
+        "shear": shear,
+        "hmirror": hmirror,
+        "vmirror": vmirror,
+        "scale_mode": scale_mode,
+    }
+    return np.array(invert(target_to_source(source_size, target_size, geometry)))
+
+
+def target_to_source(
+    source_size: tuple[int, int], target_size: tuple[int, int], geometry: Mapping[str, Any]
+) -> Affine:
+    """Return the inverse of `make_transform`, of checked and complete arguments, as numbers.
+
+    Plain numbers: between decoders, which empty the caches, numpy takes ten times as long for six.
+    """
+    (source_height, source_width), (height, width) = source_size, target_size
+    aspect, shift, shear = geometry["aspect"], geometry["shift"], geometry["shear"]
+    fit = min if geometry["scale_mode"] == "shortest" else max
+    ratio = fit(source_height / height, source_width / width) / geometry["scale"]
+    stretch_x, stretch_y = ratio * aspect, ratio / aspect
+    centre_x = (source_width - 1 + abs(source_width - width * stretch_x) * shift[0]) / 2
+    centre_y = (source_height - 1 + abs(source_height - height * stretch_y) * shift[1]) / 2
+    if geometry["hmirror"]:
+        stretch_x = -stretch_x
+    if geometry["vmirror"]:
+        stretch_y = -stretch_y
     xx, xy = stretch_x, stretch_x * shear[1]
     yx, yy = stretch_y * shear[0], stretch_y
-    xx, xy, yx, yy = (
-        cosine * xx - sine * yx,
-        cosine * xy - sine * yy,
-        sine * xx + cosine * yx,
-        sine * xy + cosine * yy,
-    )
-    centre_x = (source_width - 1 + abs(source_width - shown_width) * shift[0]) / 2
-    centre_y = (source_height - 1 + abs(source_height - shown_height) * shift[1]) / 2
+    turn = geometry["angle"] % 360.0
+    if turn:
+        cosine, sine = _EXACT_TURNS.get(turn) or (
+            math.cos(math.radians(turn)),
+            math.sin(math.radians(turn)),
+        )
+        xx, xy, yx, yy = (
+            cosine * xx - sine * yx,
+            cosine * xy - sine * yy,
+            sine * xx + cosine * yx,
+            sine * xy + cosine * yy,
+        )
     middle_x, middle_y = (width - 1) / 2, (height - 1) / 2
-    return invert_transform(
-        [
-            [xx, xy, centre_x - xx * middle_x - xy * middle_y],
-            [yx, yy, centre_y - yx * middle_x - yy * middle_y],
-        ]
+    return (
+        (xx, xy, centre_x - xx * middle_x - xy * middle_y),
+        (yx, yy, centre_y - yx * middle_x - yy * middle_y),
     )
+
+
+def invert(affine: Affine) -> Affine:
+    """Return the inverse of a map."""
+    (xx, xy, x), (yx, yy, y) = affine
+    determinant = xx * yy - xy * yx
+    xx, xy, yx, yy = yy / determinant, -xy / determinant, -yx / determinant, xx / determinant
+    return (xx, xy, -xx * x - xy * y), (yx, yy, -yx * x - yy * y)
 
 
 def invert_transform(matrix: ArrayLike) -> NDArray[np.float64]:
     """Return the inverse of a map of shape (2, 3)."""
     (xx, xy, x), (yx, yy, y) = np.asarray(matrix, np.float64).tolist()
-    determinant = xx * yy - xy * yx
-    xx, xy, yx, yy = (
-        yy / determinant,
-        -xy / determinant,
-        -yx / determinant,
-        xx / determinant,
-    )
-    return np.array([[xx, xy, -xx * x - xy * y], [yx, yy, -yx * x - yy * y]])
+    return np.array(invert(((xx, xy, x), (yx, yy, y))))
 
 
 def transform_points(matrix: NDArray[np.float64], points: ArrayLike) -> NDArray[np.float64]:
@@ -171,13 +196,13 @@ def crop_parameters(
     }
 
 
-def decoding_size(matrix: NDArray[np.float64], source_size: tuple[int, int]) -> tuple[int, int]:
+def decoding_size(inverse: Affine, source_size: tuple[int, int]) -> tuple[int, int]:
     """Return the least size of the whole image with a pixel for each pixel of the target.
 
     Parameters
     ----------
-    matrix : numpy.ndarray
-        Shape (2, 3), from `make_transform`.
+    inverse : Affine
+        From `target_to_source`.
     source_size : (int, int)
         Height and width of the image.
 
@@ -186,9 +211,11 @@ def decoding_size(matrix: NDArray[np.float64], source_size: tuple[int, int]) -> 
     (int, int)
         Height and width, never above `source_size`.
     """
+    (xx, xy, _), (yx, yy, _) = inverse
     height, width = source_size
-    across = math.hypot(matrix[0, 0], matrix[1, 0])
-    down = math.hypot(matrix[0, 1], matrix[1, 1])
+    area = abs(xx * yy - xy * yx)
+    # Target pixels along one pixel of the image.
+    across, down = math.hypot(yy, yx) / area, math.hypot(xx, xy) / area
     return (
         min(height, math.ceil(height * down - 1e-6)),
         min(width, math.ceil(width * across - 1e-6)),

@@ -12,18 +12,17 @@ from numpy.typing import NDArray
 from crumpets_like.arguments import check_count
 from crumpets_like.broker import BufferWorker
 from crumpets_like.workers.decoding import decode_image, image_size, read_image
-from crumpets_like.workers.geometry import decoding_size, make_transform
+from crumpets_like.workers.geometry import decoding_size, target_to_source
 from crumpets_like.workers.parameters import (
     COLORSPACES,
     DEFAULTS,
     PIXEL_OPERATIONS,
     check_parameters,
-    geometry_of,
     pixel_operations,
 )
 from crumpets_like.workers.pixels import apply_pixels
 from crumpets_like.workers.rng import ImageRNG, NoRNG
-from crumpets_like.workers.warping import warp
+from crumpets_like.workers.warping import draw
 from crumpets_like.workers.writing import PixelWriter
 
 _LONGEST_SAMPLE = 2**30  # bytes of a packed sample
@@ -201,8 +200,9 @@ class ImageWorker(BufferWorker):
         ValueError
             If the bytes are no packed mapping.
         """
-        if isinstance(sample, Mapping):
-            return sample
+        if type(sample) is dict or isinstance(sample, Mapping):
+            mapping: Mapping[str, Any] = sample
+            return mapping
         if not isinstance(sample, bytes | bytearray | memoryview):
             raise TypeError(
                 f"a sample must be a mapping, or the msgpack bytes of one, "
@@ -271,7 +271,8 @@ class ImageWorker(BufferWorker):
         if shape_only:
             size = image_size(source)
             # No pixels: such an RNG looks at the shape alone.
-            image = np.broadcast_to(np.uint8(0), (*size, 3 if color else 1))
+            shape = (*size, 3 if color else 1)
+            image = np.ndarray(shape, np.uint8, b"\0", strides=(0, 0, 0))
         else:
             image = self.decode(source, color, None)
             size = (image.shape[0], image.shape[1])
@@ -289,15 +290,15 @@ class ImageWorker(BufferWorker):
 
     def _least_size(self, drawn: Mapping[str, Any]) -> tuple[int, int]:
         """Height and width that leave one pixel for each sample of the largest target."""
-        needed = [(1, 1)]
+        size: tuple[int, int] = drawn["size"]
+        least = (1, 1)
         for key, writer in self._writers.items():
             params = {**DEFAULTS, **drawn, **self.params[key]}
-            times = max(1, params["supersampling"])
-            height, width = writer.size
-            target = (times * height, times * width)
-            matrix = make_transform(drawn["size"], target, **geometry_of(params))
-            needed.append(decoding_size(matrix, drawn["size"]))
-        return max(height for height, _ in needed), max(width for _, width in needed)
+            times, (height, width) = max(1, params["supersampling"]), writer.size
+            inverse = target_to_source(size, (times * height, times * width), params)
+            needed = decoding_size(inverse, size)
+            least = max(least[0], needed[0]), max(least[1], needed[1])
+        return least
 
     def decode(
         self, source: Any, color: bool, min_size: tuple[int, int] | None
@@ -400,15 +401,14 @@ def _render(
     color = params["color"]
     if color and image.shape[2] == 1:
         image = np.asarray(cv2.cvtColor(image, cv2.COLOR_GRAY2RGB), np.uint8)
-    matrix = make_transform(params["size"], size, **geometry_of(params))
-    picture = warp(
+    picture = draw(
         image,
         size,
-        matrix,
-        source_size=params["size"],
-        interp_method=params["interp_method"],
-        supersampling=params["supersampling"],
-        background=params["background"],
+        target_to_source(params["size"], size, params),
+        params["size"],
+        params["interp_method"],
+        params["supersampling"],
+        params["background"],
     )
     if not color and picture.shape[2] == 3:
         picture = _convert(picture, "COLOR_RGB2GRAY")

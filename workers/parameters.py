@@ -77,7 +77,8 @@ class Parameter(NamedTuple):
 
 def _number(low: float, high: float) -> Callable[[Any], float]:
     def plain(value: Any) -> float:
-        if not isinstance(value, Real):
+        # Floats first: to ask an abstract class takes longer than all the rest.
+        if type(value) is not float and not isinstance(value, Real):
             raise TypeError
         number = float(value)
         if not low <= number <= high:
@@ -112,6 +113,8 @@ def _numbers(count: int, low: float, high: float) -> Callable[[Any], tuple[float
 
 
 def _flag(value: Any) -> bool:
+    if value is True or value is False:
+        return bool(value)
     if not isinstance(value, bool | np.bool_ | Integral) or value not in (0, 1):
         raise TypeError
     return bool(value)
@@ -212,7 +215,7 @@ def check_parameters(params: Mapping[str, Any], source: str) -> dict[str, Any]:
         If a name is unknown or a value is out of range; the text has the known names, or what the
         value must be.
     """
-    if not isinstance(params, Mapping):
+    if type(params) is not dict and not isinstance(params, Mapping):
         raise TypeError(f"{source} must be a mapping of parameters, not {type(params).__name__}")
     checked = {}
     for name, value in params.items():
@@ -249,12 +252,14 @@ def pixel_operations(params: Mapping[str, Any]) -> tuple[str, ...]:
     tuple of str
         Of "gamma", "noise" and "blur": those of `order` first, in that order.
     """
-    present = {
-        "gamma": params.get("gamma_gray") is not None
+    gamma = (
+        params.get("gamma_gray") is not None
         or params.get("gamma_color") is not None
-        or bool(params.get("contrast")),
-        "noise": bool(params.get("noise")),
-        "blur": bool(params.get("blur")),
-    }
+        or params.get("contrast")
+    )
+    noise, blur = params.get("noise"), params.get("blur")
+    if not (gamma or noise or blur):
+        return ()
+    present = {"gamma": gamma, "noise": noise, "blur": blur}
     order = dict.fromkeys((*(params.get("order") or ()), *PIXEL_OPERATIONS))
     return tuple(name for name in order if present[name])

@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crumpets_like.workers.geometry import invert_transform
+from crumpets_like.workers.geometry import Affine, invert
 
 _TAPS = {"nearest": 1, "linear": 1, "cubic": 2, "lanczos4": 4, "area": 1}
 _SNAP = 1 / 32  # of a target pixel: a crop so near to whole pixels is taken as whole
 _LEAST_VARIANCE = (
     0.06  # of a filter that is worth its time, in squared pixels: factors from 1.17 on
 )
-
-Map = list[list[float]]
-"""Target to image, 2 x 3."""
 
 
 def warp(
@@ -65,25 +62,47 @@ def warp(
     numpy.ndarray
         uint8, shape (height, width, C); never a view of `image`.
     """
-    inverse: Map = invert_transform(matrix).tolist()
+    (xx, xy, x), (yx, yy, y) = np.asarray(matrix, np.float64).tolist()
+    return draw(
+        image,
+        out_size,
+        invert(((xx, xy, x), (yx, yy, y))),
+        (image.shape[0], image.shape[1]) if source_size is None else source_size,
+        interp_method,
+        supersampling,
+        background,
+    )
+
+
+def draw(
+    image: NDArray[np.uint8],
+    out_size: tuple[int, int],
+    inverse: Affine,
+    source_size: tuple[int, int],
+    method: str,
+    supersampling: int,
+    background: float | Sequence[float],
+) -> NDArray[np.uint8]:
+    """The same with the inverse map, see `geometry.target_to_source`."""
     size = image.shape[0], image.shape[1]
     extents = float(size[0]), float(size[1])
     across = down = 1.0
-    if source_size is not None and tuple(source_size) != size:
+    if source_size != size:
         down, across = _decode_factors(source_size, size)
         inverse = _in_reduced(inverse, down, across)
         extents = source_size[0] * down, source_size[1] * across
-    shown, shown_inverse = _shown_part(image, out_size, inverse, _TAPS[interp_method])
+    shown, shown_inverse = _shown_part(image, out_size, inverse, _TAPS[method])
     drawn = None
-    if supersampling > 0 or interp_method == "nearest":
-        drawn = _sample(shown, out_size, shown_inverse, interp_method, max(1, supersampling))
-    elif interp_method == "area":
-        drawn = _resize_crop(shown, out_size, shown_inverse, interp_method)
+    if supersampling > 0 or method == "nearest":
+        drawn = _sample(shown, out_size, shown_inverse, method, max(1, supersampling))
+    elif method == "area":
+        drawn = _resize_crop(shown, out_size, shown_inverse, method)
     if drawn is None:
-        shown, shown_inverse = _smooth(shown, shown_inverse, (across, down))
-        drawn = _resize_crop(shown, out_size, shown_inverse, interp_method)
-        if drawn is None:
-            drawn = _sample(shown, out_size, shown_inverse, interp_method, 1)
+        shown, shown_inverse = _smooth(shown, shown_inverse, across, down)
+        drawn = _resize_crop(shown, out_size, shown_inverse, method)
+        if drawn is not None:
+            return drawn
+        drawn = _sample(shown, out_size, shown_inverse, method, 1)
     _fill_outside(drawn, inverse, extents, background)
     return drawn
 
@@ -99,65 +118,71 @@ def _decode_factors(size: tuple[int, int], reduced: tuple[int, int]) -> tuple[fl
     return reduced[0] / size[0], reduced[1] / size[1]
 
 
-def _in_reduced(inverse: Map, down: float, across: float) -> Map:
+def _in_reduced(inverse: Affine, down: float, across: float) -> Affine:
     """Turn a map into an image into one into the same image, reduced by factors below 1."""
     (xx, xy, x), (yx, yy, y) = inverse
-    return [
-        [xx * across, xy * across, x * across + (across - 1.0) / 2],
-        [yx * down, yy * down, y * down + (down - 1.0) / 2],
-    ]
+    return (
+        (xx * across, xy * across, x * across + (across - 1.0) / 2),
+        (yx * down, yy * down, y * down + (down - 1.0) / 2),
+    )
 
 
-def _shrinks(inverse: Map) -> tuple[float, float]:
+def _shrinks(inverse: Affine) -> tuple[float, float]:
     """Image pixels per target pixel along the image's x axis and y axis."""
     (xx, xy, _), (yx, yy, _) = inverse
     return math.hypot(xx, xy), math.hypot(yx, yy)
 
 
 def _shown_part(
-    image: NDArray[np.uint8], out_size: tuple[int, int], inverse: Map, taps: int
-) -> tuple[NDArray[np.uint8], Map]:
+    image: NDArray[np.uint8], out_size: tuple[int, int], inverse: Affine, taps: int
+) -> tuple[NDArray[np.uint8], Affine]:
     """Cut off what cannot be seen, at least one pixel stays; also the map into what is left."""
+    (xx, xy, x), (yx, yy, y) = inverse
+    shrink_x, shrink_y = _shrinks(inverse)
+    columns = _seen(xx, xy, x, out_size, (taps + 2) * max(1.0, shrink_x), image.shape[1])
+    rows = _seen(yx, yy, y, out_size, (taps + 2) * max(1.0, shrink_y), image.shape[0])
+    return image[rows, columns], ((xx, xy, x - columns.start), (yx, yy, y - rows.start))
+
+
+def _seen(
+    across: float,
+    down: float,
+    offset: float,
+    out_size: tuple[int, int],
+    around: float,
+    extent: int,
+) -> slice:
+    """Return what is seen along one axis of the image, with so many pixels on either side."""
     height, width = out_size
-    cut, moved = [], []
-    for (across, down, offset), extent, shrink in zip(
-        inverse, (image.shape[1], image.shape[0]), _shrinks(inverse), strict=True
-    ):
-        # From edge to edge of the target, and what filters and interpolation see around it.
-        middle = across * (width - 1) / 2 + down * (height - 1) / 2 + offset
-        reach = (abs(across) * width + abs(down) * height) / 2 + (taps + 2) * max(1.0, shrink)
-        first = min(extent - 1, max(0, math.floor(middle - reach)))
-        cut.append(slice(first, max(first + 1, min(extent, math.ceil(middle + reach) + 1))))
-        moved.append([across, down, offset - first])
-    return image[cut[1], cut[0]], moved
+    middle = across * (width - 1) / 2 + down * (height - 1) / 2 + offset
+    reach = (abs(across) * width + abs(down) * height) / 2 + around
+    first = min(extent - 1, max(0, math.floor(middle - reach)))
+    return slice(first, max(first + 1, min(extent, math.ceil(middle + reach) + 1)))
 
 
 def _smooth(
-    image: NDArray[np.uint8], inverse: Map, decoded: tuple[float, float]
-) -> tuple[NDArray[np.uint8], Map]:
+    image: NDArray[np.uint8], inverse: Affine, across: float, down: float
+) -> tuple[NDArray[np.uint8], Affine]:
     """Reduce and filter, so that one sample per target pixel is enough; also the map into that."""
     import cv2
 
-    blocks = [1.0 / factor for factor in decoded]  # source pixels per pixel, along x and y
-    while min(_shrinks(inverse)) >= 2.0:
+    shrink_x, shrink_y = _shrinks(inverse)
+    while min(shrink_x, shrink_y) >= 2.0:
         image, inverse = _halve(image), _in_reduced(inverse, 0.5, 0.5)
-        blocks = [2.0 * block for block in blocks]
-    if max(_shrinks(inverse)) >= 4.0:  # a line, more or less
-        factors = [int(max(1.0, shrink / 2)) for shrink in _shrinks(inverse)]
-        columns, rows = (-(-image.shape[1 - axis] // factors[axis]) for axis in (0, 1))
-        parts = columns / image.shape[1], rows / image.shape[0]
+        across, down, shrink_x, shrink_y = across / 2, down / 2, shrink_x / 2, shrink_y / 2
+    if max(shrink_x, shrink_y) >= 4.0:  # one axis much more than the other
+        columns = -(-image.shape[1] // int(max(1.0, shrink_x / 2)))
+        rows = -(-image.shape[0] // int(max(1.0, shrink_y / 2)))
+        part_x, part_y = columns / image.shape[1], rows / image.shape[0]
         image = _with_channels(cv2.resize(image, (columns, rows), interpolation=cv2.INTER_AREA))
-        inverse = _in_reduced(inverse, parts[1], parts[0])
-        blocks = [block / part for block, part in zip(blocks, parts, strict=True)]
-    # A triangle from -s to s has the variance s^2 / 6; averages of n pixels have (1 - 1 / n^2) / 12
-    # of a block, and linear interpolation between those 1 / 6.
-    variances = [
-        shrink**2 / 6 - 1 / 6 - (1 - 1 / block**2) / 12
-        for shrink, block in zip(_shrinks(inverse), blocks, strict=True)
-    ]
-    if max(variances) > _LEAST_VARIANCE:
-        across, down = map(_kernel, variances)
-        filtered = cv2.sepFilter2D(image, -1, across, down, borderType=cv2.BORDER_REPLICATE)
+        inverse = _in_reduced(inverse, part_y, part_x)
+        across, down = across * part_x, down * part_y
+        shrink_x, shrink_y = _shrinks(inverse)
+    x, y = _variance(shrink_x, across), _variance(shrink_y, down)
+    if x > _LEAST_VARIANCE or y > _LEAST_VARIANCE:
+        filtered = cv2.sepFilter2D(
+            image, -1, _kernel(x), _kernel(y), borderType=cv2.BORDER_REPLICATE
+        )
         image = _with_channels(filtered)
     return image, inverse
 
@@ -184,6 +209,15 @@ def _halve(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return half
 
 
+def _variance(shrink: float, reduced: float) -> float:
+    """Return the variance that a filter lacks, in squared pixels of an image `reduced` before.
+
+    A triangle from -s to s has the variance s^2 / 6. Averages of n pixels have (1 - 1 / n^2) / 12
+    of a block, and linear interpolation between those has 1 / 6.
+    """
+    return (shrink**2 - 1.0) / 6 - (1.0 - reduced**2) / 12
+
+
 def _kernel(variance: float) -> NDArray[np.float32]:
     """Return a symmetric filter of the given variance, in squared pixels.
 
@@ -203,7 +237,7 @@ def _kernel(variance: float) -> NDArray[np.float32]:
 
 
 def _resize_crop(
-    image: NDArray[np.uint8], out_size: tuple[int, int], inverse: Map, method: str
+    image: NDArray[np.uint8], out_size: tuple[int, int], inverse: Affine, method: str
 ) -> NDArray[np.uint8] | None:
     """Draw an upright crop of whole pixels; None if it is none, or not within the image.
 
@@ -246,7 +280,7 @@ def _whole_pixels(stretch: float, offset: float, count: int, extent: int) -> sli
 def _sample(
     image: NDArray[np.uint8],
     out_size: tuple[int, int],
-    inverse: Map,
+    inverse: Affine,
     method: str,
     supersampling: int,
 ) -> NDArray[np.uint8]:
@@ -256,10 +290,11 @@ def _sample(
     height, width = out_size
     if supersampling > 1:
         shift = 0.5 / supersampling - 0.5
-        inverse = [
-            [across / supersampling, down / supersampling, offset + (across + down) * shift]
-            for across, down, offset in inverse
-        ]
+        (xx, xy, x), (yx, yy, y) = inverse
+        inverse = (
+            (xx / supersampling, xy / supersampling, x + (xx + xy) * shift),
+            (yx / supersampling, yy / supersampling, y + (yx + yy) * shift),
+        )
     fourth = image.shape[2] == 3 and method != "nearest"
     if fourth:
         # OpenCV warps four channels in 40 % of the time of three.
@@ -278,7 +313,7 @@ def _sample(
 
 def _fill_outside(
     drawn: NDArray[np.uint8],
-    inverse: Map,
+    inverse: Affine,
     extents: tuple[float, float],
     background: float | Sequence[float],
 ) -> None:

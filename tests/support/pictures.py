@@ -4,6 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from crumpets_like.workers.geometry import Affine, invert
+
 GEOMETRY = st.fixed_dictionaries(
     {
         "angle": st.floats(-180, 180),
@@ -17,6 +19,12 @@ GEOMETRY = st.fixed_dictionaries(
     }
 )
 """Arguments of `make_transform`."""
+
+
+def inverse(matrix: NDArray[np.float64]) -> Affine:
+    """The inverse of a matrix, as the workers pass it on."""
+    (xx, xy, x), (yx, yy, y) = matrix.tolist()
+    return invert(((xx, xy, x), (yx, yy, y)))
 
 
 def noise(*shape: int) -> NDArray[np.uint8]:

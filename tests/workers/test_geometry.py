@@ -15,7 +15,7 @@ from crumpets_like.workers.geometry import (
     make_transform,
     transform_points,
 )
-from tests.support.pictures import GEOMETRY
+from tests.support.pictures import GEOMETRY, inverse
 
 
 def test_angle_is_counter_clockwise_as_seen() -> None:
@@ -106,10 +106,10 @@ def test_unknown_mode_and_singular_shear() -> None:
 
 def test_decoding_size_leaves_a_pixel_for_each_of_the_target() -> None:
     whole = make_transform((1500, 2000), (224, 224))
-    assert decoding_size(whole, (1500, 2000)) == (224, 299)
+    assert decoding_size(inverse(whole), (1500, 2000)) == (224, 299)
     half = make_transform((1500, 2000), (224, 224), scale=2.0)
-    assert decoding_size(half, (1500, 2000)) == (448, 598)
-    assert decoding_size(make_transform((100, 100), (224, 224)), (100, 100)) == (100, 100)
+    assert decoding_size(inverse(half), (1500, 2000)) == (448, 598)
+    assert decoding_size(inverse(make_transform((100, 100), (224, 224))), (100, 100)) == (100, 100)
     turned = make_transform((1500, 2000), (224, 224), angle=90.0, aspect=2.0)
-    height, width = decoding_size(turned, (1500, 2000))
+    height, width = decoding_size(inverse(turned), (1500, 2000))
     assert (height, width) == (math.ceil(1500 * 224 / 3000), 598)

@@ -16,7 +16,7 @@ from crumpets_like.workers.geometry import (
     transform_points,
 )
 from crumpets_like.workers.warping import _halve, warp
-from tests.support.pictures import GEOMETRY, noise, smooth
+from tests.support.pictures import GEOMETRY, inverse, noise, smooth
 
 pytest.importorskip("cv2")
 
@@ -294,7 +294,7 @@ def test_a_reduced_image_gives_the_same_picture(geometry: dict[str, Any], denomi
     reduced = cv2.resize(
         image, (320 // denominator, 240 // denominator), interpolation=cv2.INTER_AREA
     )
-    least = decoding_size(matrix, (240, 320))
+    least = decoding_size(inverse(matrix), (240, 320))
     if reduced.shape[0] < least[0] or reduced.shape[1] < least[1]:
         return
     small = warp(np.asarray(reduced), size, matrix, source_size=(240, 320), background=BACKGROUND)
