@@ -1,6 +1,7 @@
 """What belongs to an image, drawn over its picture: as the sample has it, and as it is trained on.
 
-It is known by the names of the ready-made workers' fields, so it is found in a user's worker, too.
+It is known by the names of the ready-made workers' fields, so it is found in a user's worker, too:
+what a user means by only a part of these names is left alone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def draw_over_sample(
     if "experiments" in sample:
         for number, points in enumerate(_gaze(sample["experiments"])):
             draw_points(picture, points, factor, [number] * len(points))
-    if "boxes" in sample:
+    if {"boxes", "classes"} <= sample.keys():
         draw_boxes(picture, sample["boxes"], sample["classes"], factor)
     if "keypoints" in sample:
         keypoints = np.asarray(sample["keypoints"], np.float64)
@@ -71,14 +72,13 @@ def draw_over_batch(picture: Image.Image, fields: Mapping[str, Any], factor: flo
     -------
     PIL.Image.Image
     """
-    if "target_image" in fields:
-        target = np.asarray(fields["target_image"])
-        blend = blend_map if target.dtype.kind == "f" else blend_mask
-        picture = blend(picture, target.squeeze())
-    if "boxes" in fields:
+    target = np.asarray(fields.get("target_image", ())).squeeze()
+    if target.ndim == 2:
+        picture = (blend_map if target.dtype.kind == "f" else blend_mask)(picture, target)
+    if {"boxes", "classes", "count"} <= fields.keys():
         count = int(fields["count"])
         draw_boxes(picture, fields["boxes"][:count], fields["classes"][:count], factor)
-    if "keypoints" in fields:
+    if {"keypoints", "visibility"} <= fields.keys():
         _draw_keypoints(picture, fields["keypoints"], fields["visibility"] > 0, factor)
     return picture
 

@@ -50,13 +50,16 @@ def preview(loader: TurboDataLoader, n: int) -> Image.Image:
 def _whole(worker: ImageWorker, key: Any, sample: Mapping[str, Any], dataset: Any) -> Cell:
     """The image as it is, and which it is."""
     from ..workers.decoding import decode_image, image_size, read_image
+    from ..workers.segmentation import SegmentationWorker
 
     image = sample["image"]
     source = read_image(image)
     size = image_size(source)
     factor, shown = _shown_size(size)
     pixels = decode_image(source, min_size=shown, max_pixels=worker.max_pixels)
-    picture = draw_over_sample(_resized(pixels, shown), sample, size, factor)
+    own = {"image"} if isinstance(worker, SegmentationWorker) else {"image", "target_image"}
+    others = {key: value for key, value in sample.items() if key not in own}
+    picture = draw_over_sample(_resized(pixels, shown), others, size, factor)
     named = isinstance(image, str | os.PathLike)
     words = [os.path.basename(image) if named else f"sample {key}", f"{size[1]} x {size[0]}"]
     label = sample.get("label")

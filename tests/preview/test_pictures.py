@@ -213,6 +213,32 @@ def test_small_images_are_shown_pixel_by_pixel() -> None:
     np.testing.assert_array_equal(picture, pixels.repeat(6, axis=0).repeat(6, axis=1))
 
 
+def test_names_that_mean_something_else_are_left_alone() -> None:
+    class Own(ImageWorker):
+        def __init__(self) -> None:
+            super().__init__(((3, 16, 24), np.uint8))
+            self.add_buffer("target_image", ((2, 4, 4), np.float32, 1.0))
+            self.add_buffer("keypoints", ((3,), np.float32, 1.0))
+
+        def prepare(self, sample: Any, batch: Any, buffers: Any) -> Any:
+            batch["boxes"].append("of chocolates")
+            return super().prepare(sample, batch, buffers)
+
+    sample = {"image": scene(), "boxes": "of chocolates", "target_image": "a picture"}
+    plain = ImageWorker(((3, 16, 24), np.uint8))
+    for make in (
+        lambda worker: pictures._whole(worker, 0, sample, None),
+        lambda worker: pictures._drawn(worker, row_of(worker, sample)),
+    ):
+        assert make(Own()).picture == make(plain).picture
+
+
+def test_very_long_images_have_a_pixel_in_height() -> None:
+    worker = ImageWorker(((3, 16, 24), np.uint8))
+    image = np.full((1, 20_000, 3), 200, np.uint8)
+    assert pictures._whole(worker, 0, {"image": image}, None).picture.size == (144, 1)
+
+
 def test_floats_of_a_transform_are_spread_over_all_greys() -> None:
     ramp = np.linspace(-2.0, 5.0, 24, dtype=np.float32)
     image = np.broadcast_to(ramp[:, np.newaxis], (16, 24, 3))
