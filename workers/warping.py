@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,7 @@ from crumpets_like.workers.geometry import Affine, invert
 
 _TAPS = {"nearest": 1, "linear": 1, "cubic": 2, "lanczos4": 4, "area": 1}
 _SNAP = 1 / 32  # of a target pixel: a crop so near to whole pixels is taken as whole
-_LEAST_VARIANCE = (
-    0.06  # of a filter that is worth its time, in squared pixels: factors from 1.17 on
-)
+_LEAST_VARIANCE = 0.2  # that a filter is worth its time for: a factor of 1.5
 
 
 def warp(
@@ -32,11 +31,11 @@ def warp(
     reaches to the edges of its outer pixels, and near them its outermost pixels are continued.
 
     Where the image shrinks, the shown part is smoothed first: by halving it, in averages of 2 x 2
-    pixels, until no more than a factor of 2 is left along one axis, and by a small filter whose
-    variance brings that of the whole to what a triangle of twice the width of a target pixel has
-    (the filter that Pillow and torchvision's ``antialias=True`` use). A `supersampling` above 0
-    takes so many samples along each axis of a target pixel instead. No temporary is larger than the
-    shown part.
+    pixels, until less than a factor of 2 is left along one axis, and, from a factor of 1.5 on, by a
+    small filter. Its variance brings that of the whole to what a triangle of twice the width of a
+    target pixel has (the filter of Pillow, and of torchvision with ``antialias=True``); linear
+    interpolation itself averages over 1.4 pixels. A `supersampling` above 0 takes so many samples
+    along each axis of a target pixel instead. No temporary is larger than the shown part.
 
     Parameters
     ----------
@@ -219,20 +218,25 @@ def _variance(shrink: float, reduced: float) -> float:
 
 
 def _kernel(variance: float) -> NDArray[np.float32]:
-    """Return a symmetric filter of the given variance, in squared pixels.
+    """Return a symmetric filter of the given variance, in squared pixels; 0 if it is negative."""
+    return _weights(max(0, round(128 * variance)))
 
-    Its weights are whole 256ths, as OpenCV takes them for bytes: their sum must stay 1.
+
+@lru_cache(maxsize=256)
+def _weights(half: int) -> NDArray[np.float32]:
+    """Return a filter with a variance of `half` / 128.
+
+    Its weights are whole 256ths, as OpenCV takes them for bytes: their sum must stay 1. There are
+    never fewer than three: OpenCV takes twice as long for one by three.
     """
     import cv2
 
-    if variance <= _LEAST_VARIANCE:
-        return np.ones(1, np.float32)
-    if variance <= 0.5:
-        side = round(128 * variance) / 256
-        return np.array([side, 1.0 - 2.0 * side, side], np.float32)
-    sigma = math.sqrt(variance)
-    weights = np.rint(256 * cv2.getGaussianKernel(2 * math.ceil(3 * sigma) + 1, sigma).ravel())
-    weights[len(weights) // 2] += 256 - weights.sum()
+    if half <= 64:
+        weights = np.array([half, 256 - 2 * half, half])
+    else:
+        sigma = math.sqrt(half / 128)
+        weights = np.rint(256 * cv2.getGaussianKernel(2 * math.ceil(3 * sigma) + 1, sigma).ravel())
+        weights[len(weights) // 2] += 256 - weights.sum()
     return (weights / 256).astype(np.float32)
 
 
