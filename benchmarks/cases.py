@@ -167,7 +167,7 @@ _ALL = (
         crops.Photos,
         (
             Requirement(_RATE, 0.95, ("ours-geometry",)),
-            Requirement(_RATE, 1.3, ("ours-pixels",)),
+            Requirement(_RATE, 1.4, ("ours-pixels",)),
         ),
         own_workers={
             "ours": partial(crops.augmenting_worker, gpu_augmentation=True),
