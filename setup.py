@@ -13,7 +13,7 @@ from setuptools.command.editable_wheel import editable_wheel
 ROOT = Path(__file__).resolve().parent
 
 TORCH = ["torch>=2.4"]
-IMAGE = ["opencv-python-headless", "simplejpeg", "Pillow"]
+IMAGE = ["opencv-python-headless>=4.12", "simplejpeg", "Pillow"]
 KORNIA = ["kornia>=0.8"]
 DEMO = ["scikit-learn", "tqdm"]
 

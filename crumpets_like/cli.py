@@ -43,6 +43,7 @@ def _run(argv: Sequence[str] | None) -> int:
     from crumpets_like.benchmarks.cli import run as run_bench
     from crumpets_like.benchmarks.faults import add_arguments as add_faults_arguments
     from crumpets_like.benchmarks.soak import add_arguments as add_soak_arguments
+    from crumpets_like.preview.cli import add_arguments as add_preview_arguments
 
     parser = argparse.ArgumentParser(
         prog="crumpets-like", description="A parallel data loader for training loops."
@@ -88,13 +89,20 @@ def _run(argv: Sequence[str] | None) -> int:
         "with each start method. The exit status is 1 if something fails.",
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    preview = commands.add_parser(
+        "preview",
+        help="show what a network would see of a folder of images",
+        description="Write a contact sheet: in each row an image and eight draws of its "
+        "augmentation, with their parameters. Needs the extra image.",
+    )
+    add_preview_arguments(preview)
 
     args = parser.parse_args(argv)
     if args.version:
         print(__version__)
         return 0
     if args.command is None:
-        parser.error("a command is needed: demo, bench, soak, faults or doctor")
+        parser.error("a command is needed: demo, bench, soak, faults, doctor or preview")
     if args.command == "demo":
         from crumpets_like.demo import run as run_demo
 
@@ -109,6 +117,10 @@ def _run(argv: Sequence[str] | None) -> int:
         return run_faults(args)
     if args.command == "doctor":
         return _examine(args.json)
+    if args.command == "preview":
+        from crumpets_like.preview.cli import run as run_preview
+
+        return run_preview(args)
     return run_bench(args)
 
 

@@ -20,6 +20,7 @@ from .broker.worker import Worker
 from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed, LoaderError
 from .iteration import Clock, Epoch, EpochIterator
+from .preview import Previewable
 from .resume import Resumable
 from .sampling import SeekableSampler
 from .seeding import check_seed, entropy_seed
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-class TurboDataLoader(Resumable):
+class TurboDataLoader(Resumable, Previewable):
     """Yields ``(iteration, mini_batches)``, prepared by parallel workers in shared memory.
 
     ::

@@ -143,6 +143,16 @@ class Planner:
             return self._source.length()
         return self._length
 
+    @property
+    def own_order(self) -> bool:
+        """Whether `open` asks nobody: neither a user's sampler nor an iterable."""
+        return self._source.own_order
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that `open` plans anew next."""
+        return self._epoch
+
     def set_length(self, n: int) -> None:
         """Set the samples per epoch, in place of any earlier number of iterations.
 

@@ -66,7 +66,7 @@ def test_help_imports_nothing_heavy() -> None:
         "from crumpets_like.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'cv2', 'sklearn', 'tqdm', 'simplejpeg'}\n"
+        "heavy = {'torch', 'cv2', 'sklearn', 'tqdm', 'simplejpeg', 'PIL'}\n"
         "print('heavy:', *heavy & set(sys.modules))\n"
     )
     run = subprocess.run(

@@ -17,11 +17,26 @@ EXPECTED = {
         r"loss 2\.\d{3} at first, [01]\.\d{3} after 100 steps\n"
         r"the plain loop's losses, to the last bit: True\n"
     ),
+    "image_folder.py": (
+        r"1437 and 360 images, 10 classes\n"
+        r"(epoch [0-4]: loss \d\.\d{3}\n){5}"
+        r"test accuracy (9\d|100)\.\d%\n"
+    ),
+    "kornia_augmentation.py": (
+        r"RandAugment: 4 mini-batches, none and two workers agree bit by bit: True\n"
+        r"TrivialAugment: 4 mini-batches, none and two workers agree bit by bit: True\n"
+        r"MixUp: \d of 8 images mixed, loss \d\.\d\d\n"
+        r"CutMix: \d of 8 images mixed, loss \d\.\d\d\n"
+    ),
     "lightning_datamodule.py": (
         r"two runs of 13 and 17 steps\nthe same batches as in one run: True\n"
     ),
     "own_augmentation.py": (
         r"200 windows of 32 x 32, mean grey \d+\.\d\n"
+        r"one and three workers agree bit by bit: True\n"
+    ),
+    "own_image_worker.py": (
+        r"40 pictures of 96 x 96, \d+ with holes\n"
         r"one and three workers agree bit by bit: True\n"
     ),
     "plain_loop.py": r"(epoch [01]: energy 64000, wave \d+ came last\n){2}",
@@ -51,6 +66,9 @@ EXPECTED = {
 NEEDS = {
     "ddp_training.py": ("torch", "sklearn"),
     "executor_training.py": ("torch", "sklearn", "cv2", "simplejpeg", "tqdm"),
+    "image_folder.py": ("torch", "sklearn", "cv2", "simplejpeg"),
+    "kornia_augmentation.py": ("torch", "sklearn", "cv2", "simplejpeg", "kornia"),
+    "own_image_worker.py": ("sklearn", "cv2", "simplejpeg"),
     "saliency.py": ("torch", "sklearn", "cv2", "simplejpeg", "PIL"),
     "segmentation.py": ("torch", "sklearn", "cv2", "simplejpeg", "PIL"),
     "tokens.py": ("torch",),
@@ -77,3 +95,15 @@ def test_example(name: str, tmp_path: Path) -> None:
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert re.fullmatch(EXPECTED[name], run.stdout), run.stdout
+
+
+def test_kornia_is_asked_for_where_it_is_missing() -> None:
+    for module in ("torch", "sklearn", "cv2", "simplejpeg"):
+        pytest.importorskip(module)
+    path = EXAMPLES / "kornia_augmentation.py"
+    code = f"import runpy, sys; sys.modules['kornia'] = None; runpy.run_path({str(path)!r})"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    expected = "This example needs kornia: pip install 'crumpets-like[kornia]'\n"
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", expected)

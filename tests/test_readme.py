@@ -18,6 +18,7 @@ PAGES = [
     "CHANGELOG.md",
     "docs/architecture.md",
     "docs/executor.md",
+    "docs/images.md",
     "docs/migrate-gluon.md",
     "docs/migrate-torch.md",
     "docs/migrate.md",
@@ -68,6 +69,38 @@ def test_the_guide_to_torch() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 2
     run("\n".join(blocks))
+
+
+IMAGES = """
+from pathlib import Path
+from PIL import Image
+
+for number in range(64):
+    folder = Path("train", "ab"[number % 2])
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (50, 40), (3 * number, 0, 0)).save(folder / f"{number}.jpg")
+"""
+
+
+def test_the_guide_to_images() -> None:
+    for module in ("cv2", "simplejpeg", "PIL"):
+        pytest.importorskip(module)
+    guide = (ROOT / "docs/images.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    (command,) = re.findall(r"^crumpets-like (preview .*)$", guide, re.MULTILINE)
+    claims = f"""
+assert (mini_batch["image"].dtype, mini_batch["image"].shape) == (np.float32, (64, 3, 224, 224))
+assert sorted(mini_batch["label"]) == [0] * 32 + [1] * 32
+assert len(mini_batch["augmentation"]) == 64
+Path("preview.png").unlink()
+
+from crumpets_like.cli import main
+
+assert main({command.split()}) == 0
+assert Path("preview.png").is_file()
+"""
+    run(IMAGES + block + claims)
+    assert (ROOT / "docs/preview.png").stat().st_size < 400_000
 
 
 def test_the_guide_to_executors() -> None:

@@ -10,6 +10,7 @@ DetectionWorker      an image and boxes
 KeypointWorker       an image and keypoints
 TransformWorker      an image through a callable of yours: torchvision, albumentations, your own
 TokenWorker          no image: sequences of integers, padded or packed into rows of one length
+ImageFolder          a folder of images, one subfolder per class, as a dataset
 UniformRNG           draws each parameter of an augmentation from a range
 MixtureRNG           draws them as crumpets 3.0 does
 NoRNG                draws nothing
@@ -30,6 +31,7 @@ from crumpets_like.workers.classification import ClassificationWorker
 from crumpets_like.workers.decoding import decode_image
 from crumpets_like.workers.detection import DetectionWorker
 from crumpets_like.workers.fcn import FCNWorker
+from crumpets_like.workers.folder import ImageFolder
 from crumpets_like.workers.geometry import make_transform
 from crumpets_like.workers.image import ImageWorker, randomize_image
 from crumpets_like.workers.keypoints import KeypointWorker
@@ -43,6 +45,7 @@ __all__ = [
     "ClassificationWorker",
     "DetectionWorker",
     "FCNWorker",
+    "ImageFolder",
     "ImageWorker",
     "KeypointWorker",
     "MixtureRNG",

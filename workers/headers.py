@@ -53,15 +53,23 @@ def read_header(data: memoryview) -> Header:
     """
     if not data:
         raise ValueError("the encoded image is empty (0 bytes)")
-    name, reader = next(
-        ((name, reader) for start, name, reader in _FORMATS if start.match(data)), (None, None)
+    for start, name, reader in _FORMATS:
+        if start.match(data):
+            return _read(data, name, reader)
+    known = dict.fromkeys(name for _, name, _ in _FORMATS)
+    raise ValueError(
+        f"not an image: {len(data):,} bytes that start with {bytes(data[:8])!r}; known formats are "
+        f"{', '.join(known)}"
     )
-    if reader is None:
-        known = dict.fromkeys(name for _, name, _ in _FORMATS)
-        raise ValueError(
-            f"not an image: {len(data):,} bytes that start with {bytes(data[:8])!r}; known formats "
-            f"are {', '.join(known)}"
-        )
+
+
+_Fields = tuple[int, int, int]  # height, width, orientation
+_Reader = Callable[[memoryview], _Fields]
+
+_EXIF = b"Exif\0\0"
+
+
+def _read(data: memoryview, name: str, reader: _Reader) -> Header:
     try:
         height, width, orientation = reader(data)
     except (struct.error, IndexError):
@@ -71,9 +79,6 @@ def read_header(data: memoryview) -> Header:
     if height < 1 or width < 1:
         raise ValueError(f"broken {name}: it states a size of {width} x {height} pixels")
     return Header(name, height, width, orientation if 1 <= orientation <= 8 else 1)
-
-
-_Fields = tuple[int, int, int]  # height, width, orientation
 
 
 def _jpeg(data: memoryview) -> _Fields:
@@ -91,7 +96,7 @@ def _jpeg(data: memoryview) -> _Fields:
             return *size, orientation
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             size = unpack_from(">HH", data, at + 5)
-        elif marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
+        elif marker == 0xE1 and bytes(data[at + 4 : at + 10]) == _EXIF:
             orientation = _exif(data[at + 10 : at + 2 + length])
         at += 2 + length
 
@@ -127,7 +132,7 @@ def _webp(data: memoryview) -> _Fields:
         kind, length = unpack_from("<4sI", data, at)
         if kind == b"EXIF":
             block = data[at + 8 : at + 8 + length]
-            orientation = _exif(block[6:] if block[:6] == b"Exif\0\0" else block)
+            orientation = _exif(block[6:] if bytes(block[:6]) == _EXIF else block)
         at += 8 + length + length % 2
     return height, width, orientation
 
@@ -213,16 +218,14 @@ def _avif(data: memoryview) -> _Fields:
     if not sizes:
         raise ValueError("it states no size")
     width, height = max(sizes)  # others are tiles and thumbnails
-    turn, mirror = (
-        data[found.end()] if (found := re.search(box, data)) else none
-        for box, none in ((b"irot", 0), (b"imir", None))
-    )
     # First turned counter-clockwise, then mirrored, up to down (0) or left to right (1).
-    column = {None: 0, 0: 1, 1: 2}[mirror]
-    return height, width, ((1, 4, 2), (8, 5, 7), (3, 2, 4), (6, 7, 5))[turn % 4][column]
+    turn, mirror = (re.search(box + b"(.)", data, re.DOTALL) for box in (b"irot", b"imir"))
+    column = mirror[1][0] % 2 + 1 if mirror else 0
+    row = turn[1][0] % 4 if turn else 0
+    return height, width, ((1, 4, 2), (8, 5, 7), (3, 2, 4), (6, 7, 5))[row][column]
 
 
-def _text(pattern: bytes) -> Callable[[memoryview], _Fields]:
+def _text(pattern: bytes) -> _Reader:
     """Make a reader of a header in text, with groups ``h`` and ``w``."""
     compiled = re.compile(pattern)
 
@@ -241,7 +244,7 @@ _pam = _text(rb"(?s)(?=.*\nWIDTH +(?P<w>\d+)\s)(?=.*\nHEIGHT +(?P<h>\d+)\s)")
 _radiance = _text(rb"\n[-+]Y +(?P<h>\d+) +[-+]X +(?P<w>\d+)\n")
 
 #: How the bytes start, the format's name, what reads its header.
-_FORMATS: tuple[tuple[re.Pattern[bytes], str, Callable[[memoryview], _Fields]], ...] = tuple(
+_FORMATS: tuple[tuple[re.Pattern[bytes], str, _Reader], ...] = tuple(
     (re.compile(start, re.DOTALL), name, reader)
     for start, name, reader in (
         (rb"\xff\xd8\xff", "JPEG", _jpeg),

@@ -13,7 +13,7 @@ pytest.importorskip("PIL")
 from crumpets_like.benchmarks import crops
 
 
-@pytest.mark.parametrize("kind", [crops.PillowCrops, crops.OpenCVCrops])
+@pytest.mark.parametrize("kind", [crops.PillowCrops, crops.OpenCVCrops, crops.CoarseOpenCVCrops])
 def test_peers_give_crops(kind: Any) -> None:
     dataset = kind(3, crops.SMALL)
     assert len(dataset) == 3

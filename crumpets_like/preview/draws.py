@@ -1,0 +1,158 @@
+"""What a loader's worker makes of the next samples, in the epochs to come."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..broker.local import LocalEngine
+from ..broker.options import EngineOptions
+from ..chain import Place
+from ..passes import Batch, EpochPlan, Mark
+from ..seeding import preserve_globals
+
+if TYPE_CHECKING:
+    from ..dataloader import TurboDataLoader
+
+__all__ = ["Draws", "draw"]
+
+
+class Draws:
+    """Samples, and what became of them.
+
+    Attributes
+    ----------
+    keys : list of int, or of other keys of the dataset
+        Of the samples.
+    samples : list
+        As the dataset gives them.
+    epochs : list of int
+        Numbers of the epochs that the samples are drawn for.
+    batches : list of dict
+        A mini-batch of all samples for each epoch.
+    """
+
+    def __init__(self, keys: list[Any], samples: list[Any], epochs: list[int]) -> None:
+        self.keys = keys
+        self.samples = samples
+        self.epochs = epochs
+        self.batches: list[dict[str, Any]] = []
+
+
+def draw(loader: TurboDataLoader, count: int, times: int) -> Draws:
+    """Prepare the next samples of a loader in the calling thread; nothing of the loader moves.
+
+    Parameters
+    ----------
+    loader : TurboDataLoader
+        Of a dataset that is read by index.
+    count : int
+        Number of samples; there are fewer where the epoch has fewer.
+    times : int
+        Number of epochs, from the next one on.
+
+    Raises
+    ------
+    TypeError
+        If the loader reads an iterable.
+    ValueError
+        If there is no sample.
+    """
+    epoch, position, batch = _next_samples(loader, count)
+    options = loader._options
+    keys = batch.tolist() if isinstance(batch, np.ndarray) else batch
+    with preserve_globals(), _same_threads():
+        samples = [options.dataset[key] for key in keys]
+        engine = LocalEngine(
+            EngineOptions(
+                options.worker_template,
+                _Samples(options.dataset),
+                len(keys),
+                0,
+                shared_memory=False,
+                seed=options.seed,
+                seed_globals=options.seed_globals,
+            )
+        )
+        try:
+            draws = Draws(keys, samples, [epoch + number for number in range(times)])
+            for number in draws.epochs:
+                plan = _OneBatch(number, position, batch)
+                draws.batches += engine.next_batch(engine.open(plan)) or []
+        finally:
+            engine.stop()
+    return draws
+
+
+def _next_samples(loader: TurboDataLoader, count: int) -> tuple[int, int, Batch]:
+    """Look into the next epoch: its number, the position where it begins, and what comes first."""
+    with loader._lock:
+        upcoming = loader._upcoming
+        planner = copy.copy(loader._planner if upcoming is None else upcoming[0])
+    dataset = loader._options.dataset
+    if not planner.indexable:
+        raise TypeError(
+            "preview needs a dataset with __len__ and __getitem__: samples of an iterable would be "
+            "missing in training. Preview a list of some of them, with the same worker."
+        )
+    batch: Batch
+    if planner.own_order:
+        plan = planner.open()
+        epoch, position = plan.epoch, plan.first_position
+        indices: list[int] = []
+        while len(indices) < count and (more := next(plan, None)) is not None:
+            indices.extend(more)
+        batch = np.array(indices[:count], np.int64)
+    else:
+        epoch, position = planner.epoch, 0
+        if isinstance(dataset, Mapping):
+            batch = list(islice(dataset, count))
+        else:
+            batch = np.arange(min(count, len(dataset)))
+    if not len(batch):
+        raise ValueError("the next epoch has no samples, so there is nothing to preview")
+    return epoch, position, batch
+
+
+class _OneBatch(EpochPlan):
+    """Some samples at their places in an epoch."""
+
+    kind = "indices"
+    ahead = False
+
+    def __init__(self, epoch: int, position: int, batch: Batch) -> None:
+        super().__init__(epoch, len(batch), len(batch), Mark(0, position, False, Place(0, 0)))
+        self._batch = batch
+
+    def __next__(self) -> Batch:
+        if self.over:
+            raise StopIteration
+        self._given = len(self._batch)
+        return self._batch
+
+
+class _Samples:
+    """A dataset that is not told of epochs: it is the caller's own object."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._dataset[key]
+
+
+@contextmanager
+def _same_threads() -> Iterator[None]:
+    """OpenCV has as many threads afterwards as before; image workers set them in `setup`."""
+    import cv2
+
+    threads = cv2.getNumThreads()
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(threads)
