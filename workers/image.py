@@ -22,7 +22,7 @@ from crumpets_like.workers.parameters import (
 )
 from crumpets_like.workers.pixels import apply_pixels
 from crumpets_like.workers.rng import ImageRNG, NoRNG
-from crumpets_like.workers.warping import draw
+from crumpets_like.workers.warping import warp_inverse
 from crumpets_like.workers.writing import PixelWriter
 
 _LONGEST_SAMPLE = 2**30  # bytes of a packed sample
@@ -341,6 +341,7 @@ class ImageWorker(BufferWorker):
         """
         writer = self._writers[key]
         used = {**DEFAULTS, "size": image.shape[:2], **params, **self.params[key]}
+        used["size"] = tuple(used["size"])
         used["gpu_augmentation"] = self.gpu_augmentation
         if used["background"] is None:
             used["background"] = writer.background
@@ -401,7 +402,7 @@ def _render(
     color = params["color"]
     if color and image.shape[2] == 1:
         image = np.asarray(cv2.cvtColor(image, cv2.COLOR_GRAY2RGB), np.uint8)
-    picture = draw(
+    picture = warp_inverse(
         image,
         size,
         target_to_source(params["size"], size, params),

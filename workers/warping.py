@@ -62,18 +62,20 @@ def warp(
         uint8, shape (height, width, C); never a view of `image`.
     """
     (xx, xy, x), (yx, yy, y) = np.asarray(matrix, np.float64).tolist()
-    return draw(
+    return warp_inverse(
         image,
         out_size,
         invert(((xx, xy, x), (yx, yy, y))),
-        (image.shape[0], image.shape[1]) if source_size is None else source_size,
+        (image.shape[0], image.shape[1])
+        if source_size is None
+        else (source_size[0], source_size[1]),
         interp_method,
         supersampling,
         background,
     )
 
 
-def draw(
+def warp_inverse(
     image: NDArray[np.uint8],
     out_size: tuple[int, int],
     inverse: Affine,
@@ -82,7 +84,7 @@ def draw(
     supersampling: int,
     background: float | Sequence[float],
 ) -> NDArray[np.uint8]:
-    """The same with the inverse map, see `geometry.target_to_source`."""
+    """Draw an image as `warp` does, by the inverse map: see `geometry.target_to_source`."""
     size = image.shape[0], image.shape[1]
     extents = float(size[0]), float(size[1])
     across = down = 1.0

@@ -144,6 +144,9 @@ class PixelWriter:
                 f"an image of shape {image.shape} does not fit {self.key}, which needs "
                 f"{(*self.size, self.channels)}"
             )
+        if self.layout == "HWC" and not self._floating:
+            buffer[...] = image
+            return
         planes = self.planes(np.asarray(buffer))
         in_place = self.layout == "CHW" and buffer.dtype.isnative
         if not self._floating:

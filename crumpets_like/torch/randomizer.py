@@ -5,14 +5,14 @@ takes three rounds, and in each round those images whose turn it is for an opera
 together: at most nine steps, however many images there are. What loops over images is only what
 reads their dicts; it makes small tables, which are sent to the device without waiting for it.
 
-kornia is not used. Its blur knows one sigma per image, too, but needs images larger than the
-kernel, and cuts the Gaussian off where the widest of the mini-batch ends: an image would depend
-on which others it is with. Its noise comes from torch's global generators, and it has no such
-contrast.
+kornia is not used; tests compare with it. Its blur takes one sigma per image, too, but no image
+smaller than the kernel, and every kernel is as wide as the widest: an image would depend, a little,
+on which others it is with. Its noise comes from torch's generators, and it has no such contrast.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -88,10 +88,11 @@ class Randomizer(nn.Module):
             per image.
         """
         image, augmentation = _check(mini_batch)
-        if self.layout == "HWC":
-            image = randomize(image.permute(0, 3, 1, 2), augmentation).permute(0, 2, 3, 1)
-        else:
-            image = randomize(image, augmentation)
+        with _autocast_off(image.device.type):
+            if self.layout == "HWC":
+                image = randomize(image.permute(0, 3, 1, 2), augmentation).permute(0, 2, 3, 1)
+            else:
+                image = randomize(image, augmentation)
         return {**mini_batch, "image": image}
 
     def extra_repr(self) -> str:
@@ -165,6 +166,13 @@ def _make_tables(image: torch.Tensor, augmentation: Sequence[Mapping[str, Any]])
 def _send(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     """A copy on the device. CUDA takes it from here at once, and nothing waits for its arrival."""
     return torch.from_numpy(array).to(device, non_blocking=device.type == "cuda")
+
+
+def _autocast_off(kind: str) -> Any:
+    """Half precision has too few digits for a blur of bytes."""
+    if torch.amp.is_autocast_available(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()
 
 
 def _to_values(image: torch.Tensor) -> torch.Tensor:

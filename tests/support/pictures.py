@@ -40,4 +40,5 @@ def smooth(height: int, width: int, seed: int = 0, shortest: float = 12.0) -> ND
         angle, phase, length = rng.random(3) * (2 * np.pi, 2 * np.pi, 20) + (0, 0, shortest)
         along = rows * np.sin(angle) + columns * np.cos(angle)
         planes.append(127.5 + 110 * np.sin(2 * np.pi * along / length + phase))
-    return np.rint(np.stack(planes, axis=-1)).astype(np.uint8)
+    picture: NDArray[np.uint8] = np.rint(np.stack(planes, axis=-1)).astype(np.uint8)
+    return picture

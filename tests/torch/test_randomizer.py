@@ -81,6 +81,14 @@ class TestAgreement:
         assert of_integers.max() <= 1
         assert of_floats.max() <= 0.51
 
+    def test_black_stays_black(self, monkeypatch):
+        """Whatever a device makes of tanh and artanh, here by other slopes."""
+        mini_batch = {"image": torch.zeros(2, 1, 1, 1)}
+        mini_batch["augmentation"] = each(gamma_gray=[0.001], contrast=[-1.0, 1.0])
+        for slope in np.linspace(2.0, 4.0, 41):
+            monkeypatch.setattr("crumpets_like.workers.pixels.CONTRAST_SLOPE", slope)
+            assert (Randomizer()(mini_batch)["image"] == 0).all()
+
     @pytest.mark.parametrize("channels", [1, 3])
     def test_blur(self, channels):
         augmentation = each(blur=[0.0, 0.002, 0.01, 0.05, 0.2])
@@ -144,6 +152,21 @@ class TestImpulse:
         assert np.abs(blurred - exact).max() < 0.01 * exact.max()
 
 
+def test_gamma_and_blur_are_those_of_kornia():
+    filters = pytest.importorskip("kornia.filters")
+    enhance = pytest.importorskip("kornia.enhance")
+    image = torch.from_numpy(photos(3)).permute(0, 3, 1, 2) / 255
+    augmentation = each(gamma_gray=[0.5, 1.0, 2.0])
+    ours = Randomizer()({"image": image, "augmentation": augmentation})["image"]
+    theirs = enhance.adjust_gamma(image, torch.tensor([0.5, 1.0, 2.0]))
+    assert (ours - theirs).abs().max() < 1e-5
+    sigmas = torch.tensor([0.8, 2.0, 5.0])
+    augmentation = each(blur=(sigmas / 128).tolist())
+    ours = Randomizer()({"image": image, "augmentation": augmentation})["image"]
+    theirs = filters.gaussian_blur2d(image, (41, 41), torch.stack((sigmas, sigmas), 1))
+    assert (ours - theirs).abs().max() < 1e-4
+
+
 class TestMiniBatches:
     def test_no_image_depends_on_the_others(self):
         augmentation = draw(12)
@@ -178,6 +201,12 @@ class TestMiniBatches:
         assert counts[0] == counts[1]
         assert counts[0] < 600
 
+    def test_inside_of_autocast(self):
+        images, augmentation = photos(12), draw(12)
+        expected = randomize(images, augmentation)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert np.array_equal(randomize(images, augmentation), expected)
+
     def test_nothing_to_do_is_no_copy(self):
         mini_batch = {"image": torch.ones(2, 3, 4, 4), "augmentation": [NEUTRAL, NEUTRAL]}
         assert Randomizer()(mini_batch)["image"] is mini_batch["image"]
@@ -204,6 +233,11 @@ class TestMiniBatches:
         augmentation = draw(4)
         result = randomize(images.astype(np.int32), augmentation)
         assert np.array_equal(result, randomize(images, augmentation))
+
+    def test_floats_are_not_rounded(self):
+        image = torch.linspace(0, 1, 1001).view(1, 1, 1, -1)
+        mini_batch = {"image": image, "augmentation": each(gamma_gray=[2.0])}
+        assert torch.allclose(Randomizer()(mini_batch)["image"], image**2, atol=1e-6)
 
     def test_floats_stay_in_range(self):
         image = torch.tensor([0.0, 1.0]).view(1, 1, 1, 2).repeat(6, 1, 16, 16)

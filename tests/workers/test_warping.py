@@ -223,7 +223,7 @@ def test_area_is_the_exact_average(size: tuple[int, int], box: tuple[int, int, i
 @BOXES
 def test_linear_is_close_to_pillow(size: tuple[int, int], box: tuple[int, int, int, int]) -> None:
     pil = pytest.importorskip("PIL.Image")
-    for image, most, usual in ((noise(80, 100, 3), 60, 9), (smooth(80, 100, shortest=50), 8, 1.5)):
+    for image, most, usual in ((noise(80, 100, 3), 90, 14), (smooth(80, 100, shortest=50), 8, 1.5)):
         drawn = warped(image, size, **crop_parameters((80, 100), size, box))
         expected = pil.fromarray(image).resize(size[::-1], pil.Resampling.BILINEAR, box)
         gap = np.abs(drawn.astype(float) - np.asarray(expected))
