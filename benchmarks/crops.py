@@ -39,6 +39,9 @@ class Photos:
     """
 
     def __init__(self, samples: int, kind: tuple[int, int, int] = SMALL) -> None:
+        import cv2
+
+        cv2.setNumThreads(0)  # before a fork: the threads would not be there afterwards
         height, width, distinct = kind
         self.samples = samples
         self.files = make_photos(min(distinct, samples), height, width, "420")
@@ -77,8 +80,8 @@ class OpenCVCrops(Photos):
         import cv2
         import simplejpeg
 
-        # Per call, since the process that reads is not the one that built the dataset.
-        cv2.setNumThreads(1)
+        # Per call, since the process that reads need not be a fork of the one that built this.
+        cv2.setNumThreads(0)
         image = simplejpeg.decode_jpeg(self.files[index % len(self.files)], colorspace="RGB")
         top, left, height, width = random_resized_crop(*image.shape[:2])
         image = image[top : top + height, left : left + width]

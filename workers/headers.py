@@ -67,12 +67,13 @@ _Fields = tuple[int, int, int]  # height, width, orientation
 _Reader = Callable[[memoryview], _Fields]
 
 _EXIF = b"Exif\0\0"
+_TOO_SHORT = (struct.error, IndexError, OverflowError)  # reading past the end, or far past it
 
 
 def _read(data: memoryview, name: str, reader: _Reader) -> Header:
     try:
         height, width, orientation = reader(data)
-    except (struct.error, IndexError):
+    except _TOO_SHORT:
         raise ValueError(f"truncated {name} of {len(data):,} bytes: it ends too early") from None
     except ValueError as error:
         raise ValueError(f"broken {name} of {len(data):,} bytes: {error}") from None
@@ -116,8 +117,6 @@ def _png(data: memoryview) -> _Fields:
 def _webp(data: memoryview) -> _Fields:
     length, kind = unpack_from("<I4x4s", data, 4)
     end = 8 + length
-    if end > len(data):
-        raise IndexError(end)
     if kind == b"VP8 ":
         width, height = unpack_from("<HH", data, 26)
         return height & 0x3FFF, width & 0x3FFF, 1
@@ -148,7 +147,7 @@ def _tiff(data: memoryview) -> _Fields:
 def _exif(block: memoryview) -> int:
     try:
         return tiff_tags(block).get(0x112, 1)
-    except (struct.error, ValueError):  # broken metadata: the picture can still be right
+    except (*_TOO_SHORT, ValueError):  # broken metadata: the picture can still be right
         return 1
 
 

@@ -29,6 +29,14 @@ def header(data: bytes) -> tuple[str, int, int, int]:
             b"\xff\x4f\xff\x51" + bytes(4) + struct.pack(">IIII", 35, 26, 5, 6),
             ("JPEG 2000", 20, 30, 1),
         ),
+        # A picture with thumbnails.
+        (
+            b"\0\0\0\x1cftypavis"
+            + b"".join(
+                b"ispe" + struct.pack(">III", 0, w, h) for w, h in ((3, 2), (30, 20), (6, 4))
+            ),
+            ("AVIF", 20, 30, 1),
+        ),
         # Fill bytes before a marker, and a frame header of another kind.
         (
             b"\xff\xd8\xff\xff\xff\xc2\0\x0b\x08"
@@ -91,6 +99,7 @@ def test_turns_and_mirrors_of_avif(turn: int, mirror: int | None) -> None:
         (b"BM" + bytes(12) + struct.pack("<Iii", 40, 0, 7), "a size of 0 x 7 pixels"),
         (b"II*\0" + struct.pack("<IH", 8, 0), "its first directory states no size"),
         (b"II*\0" + struct.pack("<IH", 8, 1), "truncated TIFF"),
+        (b"II+\0\x08\0\0\0" + b"\xff" * 8, "truncated TIFF"),
         (b"P6 wide\n", "broken Netpbm of 8 bytes: it states no size"),
         (b"\0\0\0\x1cftypavif", "broken AVIF.*no size"),
         (b"\0\0\0\x0cjP  \r\n\x87\n", "broken JPEG 2000.*no image header"),
