@@ -39,8 +39,9 @@ def test_requirements() -> None:
     image = {"opencv-python-headless", "simplejpeg", "pillow"}
     assert names("torch") == {"torch"}
     assert names("image") == image
+    assert names("kornia") == {"torch", "kornia"}
     assert names("demo") == {"scikit-learn", "tqdm"}
-    assert names("all") == {"torch", "scikit-learn", "tqdm"} | image
+    assert names("all") == {"torch", "kornia", "scikit-learn", "tqdm"} | image
     assert metadata("crumpets-like")["Requires-Python"] == ">=3.11"
 
 
