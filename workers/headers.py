@@ -117,8 +117,6 @@ def _png(data: memoryview) -> _Fields:
 def _webp(data: memoryview) -> _Fields:
     length, kind = unpack_from("<I4x4s", data, 4)
     end = 8 + length
-    if end > len(data):
-        raise IndexError(end)
     if kind == b"VP8 ":
         width, height = unpack_from("<HH", data, 26)
         return height & 0x3FFF, width & 0x3FFF, 1

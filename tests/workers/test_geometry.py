@@ -113,3 +113,13 @@ def test_decoding_size_leaves_a_pixel_for_each_of_the_target() -> None:
     turned = make_transform((1500, 2000), (224, 224), angle=90.0, aspect=2.0)
     height, width = decoding_size(inverse(turned), (1500, 2000))
     assert (height, width) == (math.ceil(1500 * 224 / 3000), 598)
+
+
+@pytest.mark.parametrize("angle", [90.0, 30.0, 0.0])
+def test_decoding_size_along_each_axis_of_a_turned_and_stretched_image(angle: float) -> None:
+    matrix = make_transform((1000, 1000), (100, 100), angle=angle, aspect=0.5)
+    (left, right) = transform_points(matrix, [[0, 500], [1000, 500]])
+    (top, bottom) = transform_points(matrix, [[500, 0], [500, 1000]])
+    expected = np.linalg.norm(bottom - top), np.linalg.norm(right - left)
+    np.testing.assert_allclose(decoding_size(inverse(matrix), (1000, 1000)), expected, atol=1.0)
+    assert expected[0] != expected[1]

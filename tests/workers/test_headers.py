@@ -29,6 +29,14 @@ def header(data: bytes) -> tuple[str, int, int, int]:
             b"\xff\x4f\xff\x51" + bytes(4) + struct.pack(">IIII", 35, 26, 5, 6),
             ("JPEG 2000", 20, 30, 1),
         ),
+        # A picture with thumbnails.
+        (
+            b"\0\0\0\x1cftypavis"
+            + b"".join(
+                b"ispe" + struct.pack(">III", 0, w, h) for w, h in ((3, 2), (30, 20), (6, 4))
+            ),
+            ("AVIF", 20, 30, 1),
+        ),
         # Fill bytes before a marker, and a frame header of another kind.
         (
             b"\xff\xd8\xff\xff\xff\xc2\0\x0b\x08"

@@ -168,7 +168,7 @@ def test_linear_ramp_stays_a_ramp(
     x, y = transform_points(invert_transform(matrix), points).T.reshape(2, *size)
     # Pixels that lie within the image whole; at its edge the ramp goes on as a plateau.
     shrink = np.hypot(*invert_transform(matrix)[:, :2]).max()
-    margin = 1.5 + shrink
+    margin = 1.5 + 4 * shrink
     inside = (x > margin) & (x < width - 1 - margin) & (y > margin) & (y < height - 1 - margin)
     expected = np.stack([x, y, width - 1 - x], axis=-1)
     # Every step rounds; from a factor of 2 on there are up to four.
@@ -280,6 +280,20 @@ def test_nearest_never_averages() -> None:
 
 
 # --- a reduced decode -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("denominator", [2, 4, 8])
+def test_a_reduced_decode_is_whole_eighths(denominator: int) -> None:
+    # 8 n + 1 pixels: the last pixel of the decode stands for one of them alone.
+    height, width = 8 * 10 + 1, 8 * 30 + 1
+    columns = np.arange(denominator * -(-width // denominator)).clip(0, width - 1)
+    line = columns.reshape(-1, denominator).mean(axis=1)
+    rows = -(-height // denominator)
+    reduced = np.rint(np.tile(line[None, :, None], (rows, 1, 3))).astype(np.uint8)
+    shown = 8 * 29  # where the ramp is one
+    matrix = np.array([[29 / shown, 0, 29 / shown / 2 - 0.5], [0, 0.125, -0.4375]])
+    drawn = warp(reduced, (10, 29), matrix, source_size=(height, width))
+    assert difference(drawn[5, :, 0], 8 * np.arange(29) + 3.5) <= 1.0
 
 
 @settings(max_examples=30, deadline=None)
