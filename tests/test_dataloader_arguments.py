@@ -7,6 +7,7 @@ import pytest
 
 from crumpets_like import TurboDataLoader, Worker
 from tests.support.loading import Items, items
+from tests.support.names import stable
 
 
 def make(dataset=range(10), batch_size=4, worker=None, nworkers=2, **options):
@@ -96,7 +97,10 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
     REFUSED,
-    ids=[" ".join(f"{name}={value}" for name, value in row[0].items())[:50] for row in REFUSED],
+    ids=[
+        stable(" ".join(f"{name}={value}" for name, value in row[0].items()))[:50]
+        for row in REFUSED
+    ],
 )
 def test_refused_at_construction(arguments, kind, text):
     with pytest.raises(kind, match=text):

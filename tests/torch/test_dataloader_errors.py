@@ -17,6 +17,7 @@ from torch.utils import data  # noqa: E402
 from crumpets_like import LoaderTimeout, WorkerDied  # noqa: E402
 from crumpets_like.torch import DataLoader  # noqa: E402
 from tests.support.dropin import Made, Numbers, die_at_seven, kill_once, loads, values  # noqa: E402
+from tests.support.names import stable  # noqa: E402
 from tests.support.processes import named  # noqa: E402
 
 
@@ -143,7 +144,7 @@ class TestArguments:
             {"dataset": Numbers(), "sampler": [1]},
             {"dataset": Numbers(), "batch_sampler": [[1]]},
         ],
-        ids=str,
+        ids=stable,
     )
     def test_wrong_ones_are_torchs_errors(self, options):
         options = {"dataset": Made()} | options
