@@ -39,9 +39,20 @@ class Arrays:
             if grad is not None and self.reqs[name] != "null"
         }
 
+    def told(self) -> str:
+        """The arguments in words."""
+        return ", ".join(
+            f"{name} {tuple(array.shape)} {array.dtype} on {array.device}"
+            for name, array in self.args.items()
+        )
+
+    def is_alone(self, name: str) -> bool:
+        """Whether an argument's array is that of no other one: else it has several gradients."""
+        return sum(array is self.args[name] for array in self.args.values()) == 1
+
 
 class Bound:
-    """Who has arrays, as the caller sees them.
+    """The part of an executor that shows its arrays, in order and by name.
 
     Parameters
     ----------
