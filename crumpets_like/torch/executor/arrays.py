@@ -31,12 +31,12 @@ class Arrays:
     aux: dict[str, Tensor]
     room: dict[str, Tensor] = field(default_factory=dict)
 
-    def wanted(self) -> dict[str, Tensor]:
-        """The gradient arrays that a backward changes."""
+    def wanted(self, req: str) -> dict[str, Tensor]:
+        """The gradient arrays that a backward writes, or adds to."""
         return {
             name: grad
             for name, grad in self.grads.items()
-            if grad is not None and self.reqs[name] != "null"
+            if grad is not None and self.reqs[name] == req
         }
 
     def told(self) -> str:

@@ -16,6 +16,7 @@ recorded anew if no backward followed. Head gradients are copied to arrays of th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +36,9 @@ from .reshape import fit
 from .shapes import Outputs
 from .symbol import Symbol
 
-__all__ = ["Step"]
+__all__ = ["Run", "Step"]
+
+_AS_IT_IS: contextlib.nullcontext[None] = contextlib.nullcontext()
 
 
 @dataclass
@@ -103,7 +106,10 @@ class Step:
         self._symbol = symbol
         self._places = places
         self._arrays = arrays
-        self._wanted = arrays.wanted()
+        self._written = arrays.wanted("write")
+        added = arrays.wanted("add")
+        self._added = list(added.values())
+        self._wanted = self._written | added
         self._offers = [
             (arrays.args[name], grad)
             for name, grad in self._wanted.items()
@@ -142,7 +148,9 @@ class Step:
     @property
     def _replaying(self) -> Replays | None:
         """What replays it now: nothing does while every operator is looked at."""
-        return self._replays if self.recording and self.monitor is None else None
+        if self._replays is None or self.monitor is not None:
+            return None
+        return self._replays if self._replays.active else None
 
     def named_outputs(self) -> Outputs:
         """The outputs with their names, of which some may be equal."""
@@ -229,11 +237,8 @@ class Step:
             graphs = self._places.split(graphs)
         program = Program(self._symbol, tensors | self._arrays.aux, self._places.device, graphs)
         if graphs is not None:
-            arrays = {
-                name: self._wanted[name]
-                for name in self._symbol.parameters
-                if name in self._wanted and self._arrays.reqs[name] == "write"
-            }
+            parameters = self._symbol.parameters
+            arrays = {name: grad for name, grad in self._written.items() if name in parameters}
             make_direct(program.root, graphs, arrays)
         return program
 
@@ -249,8 +254,7 @@ class Step:
         if self.monitor is not None:
             for name, array in self._arrays.args.items():
                 self.monitor.input(name, array)
-        # (Without inference mode there are gradients, under the caller's no_grad, too.)
-        with torch.inference_mode(False) if self._wanted else torch.no_grad():
+        with self._grad_mode():
             try:
                 results = self.program.run(is_train, self._inputs, self.monitor)
             except RuntimeError as error:
@@ -263,54 +267,52 @@ class Step:
         if self._wanted:
             run.results = [result for _, result in results]
 
+    def _grad_mode(self) -> Any:
+        """The mode for a forward: there are gradients under the caller's no_grad, too."""
+        if not self._wanted:
+            return torch.no_grad()
+        if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+            return _AS_IT_IS
+        return torch.inference_mode(False)
+
     def _keep(self, is_train: bool, number: int, result: Tensor) -> None:
         """Copy a result into the array of the output; the modes share it if they can."""
-        outputs = self._runs[is_train].outputs
-        others = self._runs[not is_train].outputs
-        for output in (*outputs[number : number + 1], *others[number : number + 1]):
-            alike = output.shape == result.shape and output.dtype == result.dtype
-            if alike and output.device == result.device:
-                outputs[number : number + 1] = [output.copy_(result)]
-                return
-        outputs[number : number + 1] = [result.clone()]
+        for mode in (is_train, not is_train):
+            outputs = self._runs[mode].outputs
+            if number < len(outputs) and _alike(outputs[number], result):
+                kept = outputs[number].copy_(result)
+                break
+        else:
+            kept = result.clone()
+        self._runs[is_train].outputs[number : number + 1] = [kept]
 
     def _backward(self, run: Run, heads: list[Tensor]) -> None:
-        roots = [
-            (result, head)
-            for result, head in zip(run.results, heads, strict=True)
-            if result.requires_grad
-        ]
-        gradients: tuple[Tensor | None, ...] = (None,) * len(self._wanted)
+        roots = [pair for pair in zip(run.results, heads, strict=True) if pair[0].requires_grad]
+        gradients: Sequence[Tensor | None] = [None] * len(self._wanted)
         if roots:
             gradients = self._differentiate(*zip(*roots, strict=True))
-        news = [
-            (name, bound, gradient)
-            for (name, bound), gradient in zip(self._wanted.items(), gradients, strict=True)
-            if gradient is not None
-        ]
         if self.monitor is not None:
-            for name, _, gradient in news:
-                self.monitor.gradient(name, gradient)
+            for name, gradient in zip(self._wanted, gradients, strict=True):
+                if gradient is not None:
+                    self.monitor.gradient(name, gradient)
         with torch.no_grad():
-            self._write(news)
+            self._take(gradients)
 
-    def _write(self, news: list[tuple[str, Tensor, Tensor]]) -> None:
-        """Bring gradients, given as (name, array, gradient), into the bound arrays."""
-        reqs = self._arrays.reqs
-        for operation, req in ((torch._foreach_copy_, "write"), (torch._foreach_add_, "add")):
-            pairs = [
-                (bound, gradient)
-                for name, bound, gradient in news
-                if gradient is not bound and reqs[name] == req  # (it may be there, see direct.py)
-            ]
-            if pairs:
-                bounds, gradients = zip(*pairs, strict=True)
-                operation(bounds, gradients)
-        if len(news) < len(self._wanted):
-            reached = {name for name, _, _ in news}
-            for name, bound in self._wanted.items():
-                if name not in reached and reqs[name] == "write":
-                    bound.zero_()  # it has no influence
+    def _take(self, gradients: Sequence[Tensor | None]) -> None:
+        """Bring gradients into the bound arrays: first come those that are written."""
+        bounds: list[Tensor] = []
+        news: list[Tensor] = []
+        for bound, gradient in zip(self._written.values(), gradients, strict=False):
+            if gradient is None:
+                bound.zero_()  # it has no influence
+            elif gradient is not bound:  # it may be there already, see direct.py
+                bounds.append(bound)
+                news.append(gradient)
+        if news:
+            torch._foreach_copy_(bounds, news)
+        for bound, gradient in zip(self._added, gradients[len(self._written) :], strict=True):
+            if gradient is not None:
+                bound.add_(gradient)
 
     def _differentiate(self, results: Any, heads: Any) -> tuple[Tensor | None, ...]:
         try:
@@ -327,6 +329,13 @@ class Step:
                     "anew, with grad_req 'null' for them."
                 ) from error
             raise
+
+
+def _alike(array: Tensor, other: Tensor) -> bool:
+    """Whether one can be copied to the other as it is."""
+    return (
+        array.shape == other.shape and array.dtype == other.dtype and array.device == other.device
+    )
 
 
 def _overwritten(why: str) -> ValueError:

@@ -90,7 +90,8 @@ class Copies:
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Copy into arrays, given as (array, source)."""
-        self._wait()
+        if self._events:
+            self._wait()
         devices = set()
         try:
             with torch.no_grad():
