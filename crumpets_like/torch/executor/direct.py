@@ -56,7 +56,11 @@ class DirectLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Shapes (N, in) to (N, out); what else a linear layer may do is left to autograd."""
-        if input.dim() != 2 or not input.is_contiguous() or torch.is_autocast_enabled(input.device.type):
+        if (
+            input.dim() != 2
+            or not input.is_contiguous()
+            or torch.is_autocast_enabled(input.device.type)
+        ):
             return super().forward(input)
         return _Linear.apply(input, self.weight, self.bias, self.array)  # type: ignore[no-any-return, no-untyped-call]
 

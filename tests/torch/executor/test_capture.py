@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
-from crumpets_like.torch.executor import Executor, Symbol, trace  # noqa: E402
+from crumpets_like.torch.executor import Executor, Symbol, capture, trace  # noqa: E402
 
 
 class Net(nn.Module):
@@ -235,6 +235,22 @@ class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         return x * x
+
+
+@torch.fx.wrap
+def square(x):
+    return Square.apply(x)
+
+
+def test_custom_functions_that_are_left_as_they_are():
+    executor = trace(lambda x: square(x) + 1).simple_bind("cpu", "null", x=(2,))
+    assert executor.forward(x=torch.tensor([2.0, 3]))[0].tolist() == [5, 10]
+
+
+def test_lines_of_packages_with_similar_names_are_told():
+    neighbour = torch.__file__.replace("__init__.py", "").rstrip("/\\") + "vision/ops.py"
+    assert not neighbour.startswith(capture._NOT_THE_USERS)
+    assert torch.nn.functional.__file__.startswith(capture._NOT_THE_USERS)
 
 
 def test_custom_functions_are_told():
