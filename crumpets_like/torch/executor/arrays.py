@@ -31,17 +31,28 @@ class Arrays:
     aux: dict[str, Tensor]
     room: dict[str, Tensor] = field(default_factory=dict)
 
-    def wanted(self) -> dict[str, Tensor]:
-        """The gradient arrays that a backward changes."""
+    def wanted(self, req: str) -> dict[str, Tensor]:
+        """The gradient arrays that a backward writes, or adds to."""
         return {
             name: grad
             for name, grad in self.grads.items()
-            if grad is not None and self.reqs[name] != "null"
+            if grad is not None and self.reqs[name] == req
         }
+
+    def told(self) -> str:
+        """The arguments in words."""
+        return ", ".join(
+            f"{name} {tuple(array.shape)} {array.dtype} on {array.device}"
+            for name, array in self.args.items()
+        )
+
+    def is_alone(self, name: str) -> bool:
+        """Whether an argument's array is that of no other one: else it has several gradients."""
+        return sum(array is self.args[name] for array in self.args.values()) == 1
 
 
 class Bound:
-    """Who has arrays, as the caller sees them.
+    """The part of an executor that shows its arrays, in order and by name.
 
     Parameters
     ----------

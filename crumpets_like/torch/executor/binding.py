@@ -16,7 +16,7 @@ from .shapes import DTypes, Outputs, check_names, infer, input_specs
 if TYPE_CHECKING:
     from .symbol import Symbol
 
-__all__ = ["allocate", "bind"]
+__all__ = ["allocate", "bind", "grad_reqs", "own_buffers"]
 
 GRAD_REQS = ("write", "add", "null")
 
@@ -58,6 +58,7 @@ def bind(
     reqs = grad_reqs(arguments, grad_req)
     grads = _gradients(bound, args_grad)
     specs = {name: (tuple(array.shape), array.dtype) for name, array in bound.items()}
+    _refuse_inference_tensors(bound | aux)
     return Arrays(bound, grads, reqs, aux), infer(symbol, specs)
 
 
@@ -88,7 +89,9 @@ def allocate(
                 f"grad_req of {name} is {reqs[name]!r}, but {array.dtype} has no gradient."
             )
         grads[name] = None if reqs[name] == "null" else torch.zeros_like(array.detach())
-    return Arrays(args, grads, reqs, own_buffers(symbol)), outputs
+    aux = own_buffers(symbol)
+    _refuse_inference_tensors(args | aux)
+    return Arrays(args, grads, reqs, aux), outputs
 
 
 def own_buffers(symbol: Symbol) -> dict[str, Tensor]:
@@ -123,12 +126,17 @@ def grad_reqs(arguments: Sequence[str], grad_req: Any) -> dict[str, str]:
 
 
 def _take_to(module: nn.Module, places: Places) -> None:
-    """Move what is elsewhere, each submodule to its own device."""
-    for name, part in module.named_modules():
-        place = places.find(name)
-        own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
-        if any(tensor.device != place for tensor in own):
+    """Move what is elsewhere, each submodule to its own device; what is tied stays tied."""
+    moved: dict[int, tuple[Tensor, Tensor]] = {}
+    for path, part in module.named_modules():
+        place = places.find(path)
+        own = dict([*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)])
+        if any(tensor.device != place for tensor in own.values()):
             part._apply(lambda tensor, place=place: tensor.to(place), recurse=False)
+        for name, tensor in own.items():
+            _, new = moved.setdefault(id(tensor), (tensor, getattr(part, name)))
+            if getattr(part, name) is not new:
+                setattr(part, name, new)
 
 
 def _all_named(what: str, names: Sequence[str], given: Any) -> dict[str, Tensor]:
@@ -172,6 +180,15 @@ def _gradients(args: Mapping[str, Tensor], args_grad: Any) -> dict[str, Tensor |
         if not (array.is_floating_point() or array.is_complex()):
             raise ValueError(f"args_grad has an array for {name}, but {array.dtype} has none.")
     return grads
+
+
+def _refuse_inference_tensors(arrays: Mapping[str, Tensor]) -> None:
+    for name, array in arrays.items():
+        if array.is_inference():
+            raise ValueError(
+                f"Array {name} was made under torch.inference_mode, and could not be written to "
+                "outside of it: make it, or clone() it, outside."
+            )
 
 
 def _check_tensor(what: str, name: str, array: Any) -> None:

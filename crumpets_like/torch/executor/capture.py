@@ -8,8 +8,12 @@ their shapes, and for one of training and inference; it took 0.3 to 7.9 seconds 
 inference, and can say its arguments before it knows any shape: all that is ``torch.fx``.
 
 What ``torch.fx`` would do wrong without a word is refused here: random numbers drawn while the code
-is traced, which would be the same ones at every step; assignments to attributes, which a graph does
-not repeat; operators under ``no_grad`` or ``autocast``, which a graph does not keep.
+is traced, which would be the same ones at every step; changes of Python state, which a graph does
+not repeat; operators under ``no_grad`` or ``autocast``, and hooks on the way back, which a graph
+does not keep.
+
+NOTE [Threads]. While it traces, ``torch.fx`` replaces ``Module.__call__`` for the whole process. So
+one thread traces at a time, and modules that others call meanwhile are called as usual.
 """
 
 from __future__ import annotations
@@ -17,19 +21,26 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["capture", "input_names"]
+from .state import KeptStandIns, python_state, refuse_changes
 
-_NOT_THE_USERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
-_cuda: Any = torch.cuda  # parts of it have no types
+__all__ = ["capture", "describe", "in_order", "input_names", "is_one_operator", "name_of"]
+
+_NOT_THE_USERS = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_KEYWORDS = {"allow_short", "allow_up_sizing", "cuda_graph", "device", "dtype", "grad_req"}
+_KEYWORDS |= {"group2device", "is_train", "optimizer", "partial_shaping", "self", "strict"}
+"""Parameters of the methods that take inputs by keyword."""
+
+_one_at_a_time = threading.Lock()
 
 
 def input_names(target: Callable[..., Any]) -> list[str]:
@@ -38,11 +49,10 @@ def input_names(target: Callable[..., Any]) -> list[str]:
     Raises
     ------
     ValueError
-        If one has no name.
+        If one has no name, or one that a method of an executor has for something else.
     """
-    function = target.forward if isinstance(target, nn.Module) else target
     names = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in _parameters_of(target).values():
         if parameter.kind not in _NAMED:
             raise ValueError(
                 f"The inputs of {describe(target)} must have names, got {parameter}: wrap it in a "
@@ -50,7 +60,31 @@ def input_names(target: Callable[..., Any]) -> list[str]:
             )
         if parameter.default is inspect.Parameter.empty:
             names.append(parameter.name)
+    for name in _KEYWORDS.intersection(names):
+        raise ValueError(
+            f"Input {name} of {describe(target)} must have another name: methods of an executor "
+            "have a parameter of that name."
+        )
     return names
+
+
+def in_order(target: Callable[..., Any], inputs: Sequence[str]) -> Callable[..., Any]:
+    """A target as a function of its inputs, given where callers, and so hooks, have them."""
+    parameters = _parameters_of(target)
+    names = [n for n in inputs if parameters[n].kind is inspect.Parameter.KEYWORD_ONLY]
+    if not names:
+        return target
+    first = len(inputs) - len(names)  # the others come last
+
+    def call(*values: Any) -> Any:
+        return target(*values[:first], **dict(zip(names, values[first:], strict=True)))
+
+    return call
+
+
+def _parameters_of(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    function = target.forward if isinstance(target, nn.Module) else target
+    return inspect.signature(function).parameters
 
 
 def describe(target: Callable[..., Any]) -> str:
@@ -99,10 +133,13 @@ def capture(
         If it cannot be captured, with the line of the user's code.
     """
     tracer = _Tracer(inputs)
+    before = python_state(target)
     try:
-        with _NoDraws(), _fixed_buffers(target):
+        no_draws = _NoDraws()  # type: ignore[no-untyped-call]
+        with _one_at_a_time, no_draws, _fixed_buffers(target):
             graph = tracer.trace(target)
-        _check_attributes(tracer.root)
+        refuse_changes(before, python_state(target), set(tracer.tensor_attrs.values()))
+        tracer.stand_ins.refuse()
     except Exception as error:
         raise ValueError(
             f"{describe(target)} cannot be captured as a graph:{_line_of(error)} "
@@ -118,17 +155,23 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, inputs: Sequence[str]) -> None:
         super().__init__()
+        self.stand_ins = KeptStandIns()
         self._inputs = inputs
         self._modes = _modes()
+        self._thread = threading.get_ident()
 
     def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
         """Add a node, if it will run as it would here."""
         if _modes() != self._modes:
             raise ValueError(
-                "A graph does not keep torch.no_grad, autocast and the like. Use detach() or to() "
-                "within the code, or call the executor under such a mode."
+                "A graph does not keep torch.no_grad, torch.autocast and the like, nor what is "
+                "within the forward of a torch.autograd.Function. Use detach() or to() within the "
+                "code, call the executor under autocast, or make a function that torch.fx.wrap "
+                "leaves as it is"
             )
-        return super().create_proxy(*args, **kwargs)
+        proxy = super().create_proxy(*args, **kwargs)
+        self.stand_ins.add(proxy)
+        return proxy
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
@@ -136,54 +179,50 @@ class _Tracer(fx.Tracer):
         """Placeholders for the inputs; other parameters keep their defaults."""
         names = self._inputs
         proxies = [self.create_proxy("placeholder", name, (), {}) for name in names]
+        # The root itself, not its class's forward: it may have hooks, or a forward of its own.
+        return in_order(self.root if is_module else root_fn, names), proxies
 
-        def call(*arguments: Any) -> Any:
-            root, values = arguments[:is_module], arguments[is_module:]
-            return root_fn(*root, **dict(zip(names, values, strict=True)))
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Add a layer of torch as a node, or go through what another module does."""
+        if threading.get_ident() != self._thread:  # see NOTE [Threads]
+            return forward(*args, **kwargs)
+        leaf = self.is_leaf_module(m, "")
+        if not leaf and (m._backward_hooks or m._backward_pre_hooks):
+            raise ValueError(
+                f"The backward hooks of module {type(m).__name__} would be lost, as its operators "
+                "become part of the graph"
+            )
+        return super().call_module(m, forward, args, kwargs)
 
-        return call, [*([self.root] if is_module else []), *proxies]
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        """A stand-in for a parameter or buffer."""
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
-class _NoDraws(TorchFunctionMode):
+class _NoDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses what draws random numbers into a tensor that would become a constant."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        before = _generators()
-        result = func(*args, **kwargs)
-        drawn = kwargs.get("generator") is not None or not all(
-            map(torch.equal, before, _generators())
-        )
-        if drawn and isinstance(result, Tensor):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
             raise ValueError(
                 "Random numbers drawn here would be the same ones at every step. Draw them with a "
                 "function of an input, such as torch.randn_like, or pass them as an input."
             )
-        return result
-
-
-def _generators() -> list[Tensor]:
-    """States of the global generators."""
-    return [
-        torch.random.get_rng_state(),
-        *(_cuda.get_rng_state_all() if _cuda.is_initialized() else []),
-    ]
+        return func(*args, **(kwargs or {}))
 
 
 def _modes() -> list[bool]:
     """What changes operators from outside."""
     autocast = [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")]
     return [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast]
-
-
-def _check_attributes(root: nn.Module) -> None:
-    for module in root.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, fx.Proxy):
-                raise ValueError(
-                    f"Attribute {name} of {type(module).__name__} is assigned, which a graph does "
-                    "not repeat."
-                )
 
 
 class _FixedBuffers(dict[str, Any]):

@@ -13,10 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from .program import is_users
+
 __all__ = ["make_direct"]
 
 _LARGE = 1 << 17
 """Elements of a weight whose copy costs more than a call of Python."""
+
+
+_DIFFERENTIATE = (torch.autograd.grad, torch.autograd.backward, "backward")
+"""What graphs may call to go back themselves."""
 
 
 class _Linear(torch.autograd.Function):
@@ -34,10 +40,10 @@ class _Linear(torch.autograd.Function):
         """The gradient of the weight is the given array."""
         (gradient,) = gradients
         x, weight = ctx.saved_tensors
-        needs_x, _, needs_bias, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         return (
             gradient.mm(weight) if needs_x else None,
-            torch.mm(gradient.t(), x, out=ctx.array),
+            torch.mm(gradient.t(), x, out=ctx.array) if needs_weight else None,
             gradient.sum(0) if needs_bias else None,
             None,
         )
@@ -53,33 +59,43 @@ class DirectLinear(nn.Linear):
         if (
             input.dim() != 2
             or not input.is_contiguous()
-            or not torch.is_grad_enabled()
             or torch.is_autocast_enabled(input.device.type)
         ):
             return super().forward(input)
         return _Linear.apply(input, self.weight, self.bias, self.array)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def make_direct(root: nn.Module, graph: fx.Graph, arrays: Mapping[str, Tensor]) -> None:
+def make_direct(
+    root: nn.Module, graphs: Mapping[bool, fx.Graph], arrays: Mapping[str, Tensor]
+) -> None:
     """Let large linear layers compute gradients in the bound arrays.
 
     Parameters
     ----------
     root : torch.nn.Module
         The executor's own copy of the module; changed.
-    graph : torch.fx.Graph
-        What is run. A layer that it runs twice has two gradients to add, and is left alone.
+    graphs : mapping of bool to torch.fx.Graph
+        What is run. A layer that one of them runs twice has two gradients to add, and is left
+        alone; so are all in a network that may ask for gradients itself.
     arrays : mapping of str to Tensor
         By the weight's name, for gradients that replace what is there.
     """
-    calls = Counter(node.target for node in graph.nodes)
+    calls = Counter[Any]()
+    for graph in graphs.values():
+        calls |= Counter(node.target for node in graph.nodes)
+        if any(node.target in _DIFFERENTIATE or is_users(node.target) for node in graph.nodes):
+            return
     uses = Counter(id(tensor) for _, tensor in root.named_parameters(remove_duplicate=False))
     for name, array in arrays.items():
         path, _, own = name.rpartition(".")
         layer = root.get_submodule(path)
         if type(layer) is not nn.Linear or own != "weight" or layer.weight.numel() < _LARGE:
             continue
-        alone = calls[path] == 1 and calls[name] == 0 and uses[id(layer.weight)] == 1
-        if alone and layer.weight.is_contiguous() and array.is_contiguous():
+        parents = [path[:end] for end, letter in enumerate(path) if letter == "."]
+        alone = (
+            calls[path] == 1 and not any(calls[reader] for reader in (name, *parents))
+        ) and uses[id(layer.weight)] == 1
+        plain = layer.weight.is_contiguous() and array.is_contiguous()
+        if alone and plain and torch.amp.is_autocast_available(array.device.type):
             layer.__class__ = DirectLinear
             layer.array = array

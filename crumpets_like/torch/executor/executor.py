@@ -17,7 +17,7 @@ from .reshape import new_specs, reshaped
 from .shapes import Outputs, Shape
 from .step import Step
 from .symbol import Symbol
-from .values import Copies, array_of, check_shape_of, checked
+from .values import Copies, array_of, check_value, checked
 
 __all__ = ["Executor"]
 
@@ -69,7 +69,7 @@ class Executor(Bound):
     @property
     def outputs(self) -> list[Tensor]:
         """The outputs of the last forward: always the same arrays."""
-        return list((self._short or self)._step.outputs)
+        return list((self._short or self)._step.shown.outputs)
 
     @property
     def output_dict(self) -> dict[str, Tensor]:
@@ -80,10 +80,11 @@ class Executor(Bound):
         ValueError
             If two have the same name.
         """
-        names = self._step.names
+        named = (self._short or self)._step.named_outputs()
+        names = [name for name, _ in named]
         if len(set(names)) < len(names):
             raise ValueError(f"Duplicate names detected, {names}")
-        return dict(zip(names, self.outputs, strict=True))
+        return dict(named)
 
     def forward(
         self, is_train: bool = False, strict: bool = True, allow_short: bool = False, **kwargs: Any
@@ -95,7 +96,7 @@ class Executor(Bound):
         is_train : bool
             The mode that modules run in.
         strict : bool
-            Whether to refuse what is no argument or no array. If not, it is ignored, so that a
+            Whether to refuse what is no argument, and lists. If not, they are ignored, so that a
             mini-batch may hold more than the arguments.
         allow_short : bool
             Whether arrays may have fewer rows than is bound: the last mini-batch of an epoch.
@@ -113,16 +114,16 @@ class Executor(Bound):
         TypeError
             If a name is that of no argument.
         ValueError
-            If a value is no array, or has another shape. Nothing has been changed then.
+            If a value is no array of numbers, or has another shape. Nothing has been changed then.
         """
         values = checked(kwargs, self._arrays.args, strict)
         short = self._for_short(values) if allow_short else None
         args = (short or self)._arrays.args
         for name, value in values.items():
-            check_shape_of(name, args[name], value)
+            check_value(name, args[name], value)
         self._short = short
         self._copies.copy([(args[name], value) for name, value in values.items()])
-        (short or self)._step.forward(is_train)
+        (short or self)._step.forward(bool(is_train))
         return self.outputs
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
@@ -156,7 +157,7 @@ class Executor(Bound):
             gradient array. ``zero_grad`` is needed only with ``grad_req="add"``, and then with
             ``set_to_none=False``.
         **mini_batch : Tensor, numpy.ndarray or others
-            As a loader gives it; what is no argument or no array is ignored. Also
+            As a loader gives it; what is no argument is ignored, and so are lists. Also
             ``allow_short``, as of :meth:`forward`.
 
         Returns
@@ -214,7 +215,7 @@ class Executor(Bound):
                 if tensor is None:
                     raise TypeError(f"The value of {name} is no array: {type(value).__name__}.")
                 if name in bound:
-                    check_shape_of(name, bound[name], tensor)
+                    check_value(name, bound[name], tensor)
                     copies.append((bound[name], tensor))
                 elif not allow_extra_params:
                     raise ValueError(f'Find name "{name}" that is not in the {what}')
@@ -255,10 +256,11 @@ class Executor(Bound):
         allow_up_sizing: bool = False,
     ) -> Executor:
         old = {name: (tuple(a.shape), a.dtype) for name, a in self._arrays.args.items()}
-        specs, outputs = new_specs(self._symbol, old, shapes, partial_shaping)
-        arrays = reshaped(self._arrays, specs, allow_up_sizing)
         step = self._step
-        return Executor(self._symbol, self._places, arrays, outputs, step.recording, step)
+        with torch.inference_mode(False):
+            specs, outputs = new_specs(self._symbol, old, shapes, partial_shaping)
+            arrays = reshaped(self._arrays, specs, allow_up_sizing)
+            return Executor(self._symbol, self._places, arrays, outputs, step.recording, step)
 
     def set_monitor_callback(
         self, callback: Callable[[str, Tensor], object] | None, monitor_all: bool = False
@@ -292,5 +294,5 @@ def _restore(
 ) -> Executor:
     """Unpickle."""
     executor = Executor(symbol, places, arrays, outputs, cuda_graph)
-    executor._step.outputs = [output for _, output in outputs]
+    executor._step.shown.outputs = [output for _, output in outputs]
     return executor

@@ -7,6 +7,8 @@ ones. So recording leaves no trace in running statistics or random numbers.
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -18,6 +20,8 @@ __all__ = ["CudaRecorder", "Recorder", "Replays", "open_recorder"]
 
 WARM_UPS = 3
 """Ordinary runs before the recorded one."""
+
+_HERE = os.path.dirname(__file__)
 
 Work = Callable[[], None]
 _cuda: Any = torch.cuda  # parts of it have no types
@@ -120,12 +124,12 @@ class Replays:
         """Whether a piece of work has been recorded."""
         return name in self._recorded
 
-    def forget(self, name: Hashable) -> None:
-        """Record a piece of work anew."""
+    def drop(self, name: Hashable) -> None:
+        """Drop what was recorded of a piece of work; its next run is recorded."""
         self._recorded.pop(name, None)
 
-    def clear(self) -> None:
-        """Record all work anew."""
+    def drop_all(self) -> None:
+        """Drop all that was recorded; the next runs are."""
         self._recorded.clear()
 
     @property
@@ -148,5 +152,13 @@ def warn_of_fallback(why: str) -> None:
         f"cuda_graph=True: the step cannot be replayed as a CUDA graph ({why}). It runs as usual, "
         "with the same results, but every kernel is launched by the processor.",
         RuntimeWarning,
-        stacklevel=6,
+        stacklevel=_level_of_the_caller(),
     )
+
+
+def _level_of_the_caller() -> int:
+    """Which frame, seen from the warning, is the first outside of this subpackage."""
+    level = 1
+    while os.path.dirname(sys._getframe(level).f_code.co_filename) == _HERE:
+        level += 1
+    return level

@@ -6,7 +6,7 @@ gradient, is ignored, as in MXNet 1.9.1's ``SoftmaxOutput`` and ``make_loss``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,8 +33,9 @@ class SoftmaxOutput(torch.autograd.Function):
         """Labels have no gradient."""
         probabilities, label = ctx.saved_tensors
         index = label.long().unsqueeze(1)
-        one = torch.full_like(index, -1, dtype=probabilities.dtype)
-        return probabilities.scatter_add(1, index, one), None
+        inside = index.clamp(0, probabilities.shape[1] - 1)
+        one = (index == inside).to(probabilities.dtype)  # a label outside is that of no class
+        return probabilities.scatter_add(1, inside, -one), None
 
 
 class MakeLoss(torch.autograd.Function):
@@ -51,7 +52,7 @@ class MakeLoss(torch.autograd.Function):
         return torch.ones_like(head_gradients[0])
 
 
-_HEADS = tuple(f"{head.__name__}Backward" for head in (SoftmaxOutput, MakeLoss))
+_HEADS: Any = tuple(getattr(head, "_backward_cls") for head in (SoftmaxOutput, MakeLoss))  # noqa: B009
 
 
 def softmax_output(data: Tensor, label: Tensor) -> Tensor:
@@ -62,7 +63,8 @@ def softmax_output(data: Tensor, label: Tensor) -> Tensor:
     data : Tensor
         Scores, float, of shape (N, C) or (N, C, ...).
     label : Tensor
-        Numbers of the classes, of shape (N,) or (N, ...), of an integer or a float dtype.
+        Numbers of the classes, of shape (N,) or (N, ...), of an integer or a float dtype. One that
+        is no class, such as -1, has the gradient ``p``.
 
     Returns
     -------
@@ -105,7 +107,7 @@ def make_loss(x: Tensor) -> Tensor:
 
 def is_head(output: Tensor) -> bool:
     """Whether an output is a loss head."""
-    return output.grad_fn is not None and output.grad_fn.name() in _HEADS
+    return isinstance(output.grad_fn, _HEADS)
 
 
 def head_gradients(given: Any, names: Sequence[str], outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -138,7 +140,7 @@ def head_gradients(given: Any, names: Sequence[str], outputs: Sequence[Tensor]) 
 def _as_list(given: Any, names: Sequence[str]) -> list[Any]:
     if given is None:
         return [None] * len(names)
-    if isinstance(given, dict):
+    if isinstance(given, Mapping):
         unknown = [name for name in given if name not in names]
         if unknown:
             raise ValueError(

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from ..device import check_devices
 from .shapes import check_names
 
 if TYPE_CHECKING:
     from .symbol import Symbol
 
-__all__ = ["Places"]
+__all__ = ["Places", "move"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Places:
         Raises
         ------
         ValueError
-            If a device is none, a prefix is that of no submodule, or there is no graph to split.
+            If a device is none or is not there, a prefix is that of no submodule, there is no graph
+            to split, or a tensor would be on two devices.
         """
         target = symbol.target
         modules = dict(target.named_modules()) if isinstance(target, nn.Module) else {}
@@ -55,7 +57,24 @@ class Places:
                 "group2device splits a graph, and this symbol has none: capture=False, or a single "
                 f"layer of torch.nn ({symbol.name})."
             )
-        return cls(_device(device), {name: _device(place) for name, place in groups.items()})
+        places = cls(_device(device), {name: _device(place) for name, place in groups.items()})
+        if isinstance(target, nn.Module):
+            places._check_tied(target)
+        return places
+
+    def _check_tied(self, module: nn.Module) -> None:
+        """Refuse to place a tensor that several submodules have on several devices."""
+        firsts: dict[int, str] = {}
+        for name, tensor in (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ):
+            first = firsts.setdefault(id(tensor), name)
+            if self.find(first) != self.find(name):
+                raise ValueError(
+                    f"{first} and {name} are one tensor, but are placed on {self.find(first)} and "
+                    f"{self.find(name)}: group2device must leave them together."
+                )
 
     def find(self, name: str) -> torch.device:
         """The device of a parameter, a buffer or a submodule."""
@@ -103,10 +122,6 @@ def _module_of(node: fx.Node) -> str:
 
 
 def _device(device: torch.device | str) -> torch.device:
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device {device!r} is no device of torch: {error}") from None
-    if found.type == "cuda" and found.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu") if found.type == "cpu" else found
+    """A device as tensors name it that are there."""
+    found = torch.device("meta") if str(device) == "meta" else check_devices(device, 1)[0]
+    return torch.empty(0, device=found).device

@@ -16,7 +16,7 @@ def describe_plan(
     arrays: Arrays,
     outputs: Iterable[tuple[str, Tensor]],
 ) -> str:
-    """What is run, and on which memory.
+    """What is run, and on which memory; the bytes are those of all arrays, the caller's too.
 
     Parameters
     ----------
@@ -27,11 +27,13 @@ def describe_plan(
     outputs : iterable of (str, Tensor)
         Where results go.
     """
-    lines = ["Nodes:"]
     if graphs is None:
-        lines.append("  none: runs as it is, without a graph")
+        lines = ["Nodes:", "  none: runs as it is, without a graph"]
     else:
-        lines += [f"  {_node(node)}" for node in graphs[True].nodes if node.op.startswith("call")]
+        training, inference = _nodes(graphs[True]), _nodes(graphs[False])
+        lines = ["Nodes:", *inference]
+        if training != inference:
+            lines = ["Nodes of training:", *training, "Nodes of inference:", *inference]
     lines.append("Arrays:")
     tensors = []
     for kind, named in (("argument", arrays.args), ("auxiliary", arrays.aux), ("output", outputs)):
@@ -44,6 +46,10 @@ def describe_plan(
     tensors += [grad for grad in arrays.grads.values() if grad is not None]
     lines.append(f"Total {_allocated(tensors):,} bytes allocated")
     return "\n".join(lines)
+
+
+def _nodes(graph: fx.Graph) -> list[str]:
+    return [f"  {_node(node)}" for node in graph.nodes if node.op.startswith("call")]
 
 
 def _node(node: fx.Node) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from .capture import in_order
 from .monitor import Monitor
 
 if TYPE_CHECKING:
     from .symbol import Symbol
 
-__all__ = ["Program", "flatten", "output_names"]
+_KNOWN = {"torch", "_operator", "builtins", "math", __name__.partition(".")[0]}
+"""Packages whose functions are operators."""
+
+__all__ = ["Program", "compile_graphs", "is_users", "output_names", "set_mode"]
 
 
 class Program:
@@ -53,6 +57,13 @@ class Program:
         self.root: nn.Module = copy.deepcopy(symbol.root, memo)
         self.graphs = symbol.graphs if graphs is None else graphs
         self._codes = symbol.codes if graphs is None else compile_graphs(graphs)
+        runs = self.root if isinstance(symbol.target, nn.Module) else symbol.target
+        self._call = in_order(runs, symbol.inputs)
+        self._buffers = [
+            (part, name, buffer)
+            for part in self.root.modules()
+            for name, buffer in part.named_buffers(recurse=False)
+        ]
         self._results = {mode: _result_of(graph) for mode, graph in (self.graphs or {}).items()}
         self._mode: bool | None = None
 
@@ -78,12 +89,11 @@ class Program:
         root = self.root
         if self._mode is not is_train:
             self._mode = is_train
-            root.train(is_train)
-        symbol = self._symbol
+            set_mode(root, is_train, self._symbol.frozen)
         if self.graphs is None:
-            runs = root if isinstance(symbol.target, nn.Module) else symbol.target
-            value = runs(**dict(zip(symbol.inputs, inputs, strict=True)))
-            outputs = flatten(value, f"{symbol.name}_output")
+            value = self._call(*inputs)
+            self._take_back_buffers()
+            outputs = flatten(value, f"{self._symbol.name}_output")
             if monitor is not None:
                 for name, tensor in outputs:
                     monitor.output(name, tensor)
@@ -94,6 +104,29 @@ class Program:
         else:
             value = Monitored(root, graph, monitor).look(inputs)
         return list(_named(self._results[is_train], value))
+
+    def _take_back_buffers(self) -> None:
+        """Bring what the code has assigned to a buffer into the bound array."""
+        for part, name, buffer in self._buffers:
+            new = part._buffers.get(name)
+            if new is buffer:
+                continue
+            part._buffers[name] = buffer
+            if new is None or new.shape != buffer.shape:
+                raise ValueError(
+                    f"Buffer {name} of module {type(part).__name__} is assigned "
+                    f"{new if new is None else tuple(new.shape)}; its array has the shape "
+                    f"{tuple(buffer.shape)}, which cannot change."
+                )
+            with torch.no_grad():
+                buffer.copy_(new)
+
+
+def set_mode(root: nn.Module, is_train: bool, frozen: Iterable[str]) -> None:
+    """Set the mode of a module; what its user has frozen stays in evaluation."""
+    root.train(is_train)
+    for name in frozen:
+        root.get_submodule(name).training = False
 
 
 class Monitored(fx.Interpreter):
@@ -127,6 +160,12 @@ class Monitored(fx.Interpreter):
         return result
 
 
+def is_users(target: Any) -> bool:
+    """Whether it is the user's function, as ``torch.fx.wrap`` leaves one, and not an operator."""
+    module = getattr(target, "__module__", None) or "torch"
+    return callable(target) and module.partition(".")[0] not in _KNOWN
+
+
 def compile_graphs(graphs: Mapping[bool, fx.Graph]) -> dict[bool, Callable[..., Any]]:
     """Python functions that run graphs; they take the root and the inputs."""
     codes: dict[int, Callable[..., Any]] = {}
@@ -144,7 +183,7 @@ def flatten(value: Any, name: str, tensors_only: bool = False) -> list[tuple[str
 
     Raises
     ------
-    TypeError
+    ValueError
         If it holds anything else, unless it is `tensors_only`.
     """
     if isinstance(value, Tensor):
@@ -152,19 +191,29 @@ def flatten(value: Any, name: str, tensors_only: bool = False) -> list[tuple[str
     if isinstance(value, Mapping):
         pairs: Iterator[tuple[str, Any]] = ((str(key), item) for key, item in value.items())
     elif isinstance(value, list | tuple):
-        pairs = ((f"{name}{number}", item) for number, item in enumerate(value))
+        pairs = ((_numbered(name, number), item) for number, item in enumerate(value))
     elif tensors_only:
         return []
     else:
-        raise TypeError(
+        raise ValueError(
             f"Output {name} is {type(value).__name__} {value!r:.60}: what is bound must return "
             "tensors, or lists, tuples and dicts of tensors."
         )
     return [found for key, item in pairs for found in flatten(item, key, tensors_only)]
 
 
+def _numbered(name: str, number: int) -> str:
+    return f"{name}_{number}" if name[-1:].isdigit() else f"{name}{number}"
+
+
 def output_names(graph: fx.Graph) -> list[str]:
-    """Names of a graph's outputs, as far as they are known without running it."""
+    """Names of a graph's outputs, as far as they are known without running it.
+
+    Raises
+    ------
+    ValueError
+        If one is no tensor, nor what a node computes.
+    """
     return [name for name, _ in _named(_result_of(graph), None)]
 
 
@@ -190,6 +239,6 @@ def _named(result: Any, value: Any, name: str = "") -> Iterator[tuple[str, Any]]
             yield from _named(item, value and value[key], str(key))
     elif isinstance(result, list | tuple):
         for number, item in enumerate(result):
-            yield from _named(item, value and value[number], name and f"{name}{number}")
+            yield from _named(item, value and value[number], name and _numbered(name, number))
     else:  # neither a node nor nodes: no tensor
         yield from flatten(result, name or "output")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .arrays import Arrays
-from .shapes import Outputs, Shape, Spec, check_names, check_shape, infer
+from .shapes import Outputs, Shape, Spec, check_names, check_parameters, check_shape, infer
 
 if TYPE_CHECKING:
     from .symbol import Symbol
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["fit", "new_specs", "reshaped"]
 
 _MOST_TRIES = 64
+"""Shapes of other arguments that are tried, each in a few milliseconds, before it is an error."""
 
 
 def new_specs(
@@ -46,7 +47,13 @@ def new_specs(
         If a name is unknown, a shape is none, others would have to change, or nothing fits.
     """
     check_names("reshape", shapes, old)
+    check_parameters(symbol, shapes)
     given = {name: check_shape(name, shape) for name, shape in shapes.items()}
+    if partial_shaping and not symbol.captured:
+        raise ValueError(
+            "partial_shaping=True needs a graph, to see which arguments must follow; with "
+            "capture=False there is none. Name all arguments whose shapes change."
+        )
     specs = {name: (given.get(name, shape), dtype) for name, (shape, dtype) in old.items()}
     try:
         return specs, infer(symbol, specs)
@@ -131,6 +138,7 @@ def fit(room: dict[str, Tensor], name: str, array: Tensor, shape: Shape) -> Tens
     array : Tensor
         The old one.
     shape : tuple of int
+        The new one.
 
     Returns
     -------

@@ -16,6 +16,9 @@ recorded anew if no backward followed. Head gradients are copied to arrays of th
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,7 +36,34 @@ from .reshape import fit
 from .shapes import Outputs
 from .symbol import Symbol
 
-__all__ = ["Step"]
+__all__ = ["Run", "Step"]
+
+_AS_IT_IS: contextlib.nullcontext[None] = contextlib.nullcontext()
+
+
+@dataclass
+class Run:
+    """What forwards in one mode have left; training may have other outputs than inference.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the outputs.
+    outputs : list of Tensor
+        Where results are copied to.
+    results : list of Tensor
+        Those of the last forward, with what a backward needs.
+    ones : list of Tensor
+        Head gradients where none are given.
+    heads : list of Tensor
+        Where a recorded backward reads head gradients.
+    """
+
+    names: list[str] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    results: list[Tensor] = field(default_factory=list)
+    ones: list[Tensor] = field(default_factory=list)
+    heads: list[Tensor] | None = None
 
 
 class Step:
@@ -56,10 +86,10 @@ class Step:
 
     Attributes
     ----------
-    names : list of str
-        Of the outputs.
-    outputs : list of Tensor
-        Where results are copied to.
+    program : Program
+        What it runs.
+    shown : Run
+        That of the last forward; before any, that of inference.
     monitor : Monitor or None
         Who looks at every operator.
     """
@@ -76,29 +106,39 @@ class Step:
         self._symbol = symbol
         self._places = places
         self._arrays = arrays
-        self._wanted = arrays.wanted()
-        leaves = ((arrays.args[name], grad) for name, grad in self._wanted.items())
-        self._offers = [(array, grad) for array, grad in leaves if array.is_leaf]
+        self._written = arrays.wanted("write")
+        added = arrays.wanted("add")
+        self._added = list(added.values())
+        self._wanted = self._written | added
+        self._offers = [
+            (arrays.args[name], grad)
+            for name, grad in self._wanted.items()
+            if arrays.args[name].is_leaf and arrays.is_alone(name)
+        ]
         self._leaves = {name: self._leaf(name, like) for name in arrays.args}
         self._inputs = [self._leaves[name] for name in symbol.inputs]
         self._sources = [self._leaves[name] for name in self._wanted]
         self.program = self._make_program(like)
-        self.names = [name for name, _ in outputs or []]
-        self.outputs: list[Tensor] = [
-            torch.zeros(output.shape, dtype=output.dtype, device=places.device)
-            if like is None
-            else fit(arrays.room, f"output {number}", like.outputs[number], tuple(output.shape))
-            for number, (_, output) in enumerate(outputs or [])
-        ]
+        self._runs = {False: Run(), True: Run()}
+        self.shown = self._runs[False]
+        self._allocate(outputs or [], [] if like is None else like._runs[False].outputs)
         self.monitor: Monitor | None = None if like is None else like.monitor
-        self._results: dict[bool, list[Tensor]] = {}
-        self._ones: dict[bool, list[Tensor]] = {}
-        self._recorded_heads: dict[bool, list[Tensor]] = {}
         self._versions: list[int] = []
         self._mode: bool | None = None
         recorder = open_recorder(places.device) if cuda_graph else None
         self._replays = None if recorder is None else Replays(recorder)
         self._offer_gradients()
+
+    def _allocate(self, outputs: Outputs, old: Sequence[Tensor]) -> None:
+        """Make arrays for the outputs of inference, in the memory of old ones if there are some."""
+        run = self._runs[False]
+        for number, (name, output) in enumerate(outputs):
+            run.names.append(name)
+            run.outputs.append(
+                fit(self._arrays.room, f"output {number}", old[number], tuple(output.shape))
+                if number < len(old)
+                else torch.zeros(output.shape, dtype=output.dtype, device=self._places.device)
+            )
 
     @property
     def recording(self) -> bool:
@@ -106,35 +146,39 @@ class Step:
         return self._replays is not None and self._replays.active
 
     @property
-    def _replaying(self) -> bool:
-        """Whether it is replayed now: not while every operator is looked at."""
-        return self.recording and self.monitor is None
+    def _replaying(self) -> Replays | None:
+        """What replays it now: nothing does while every operator is looked at."""
+        if self._replays is None or self.monitor is not None:
+            return None
+        return self._replays if self._replays.active else None
 
     def named_outputs(self) -> Outputs:
         """The outputs with their names, of which some may be equal."""
-        return list(zip(self.names, self.outputs, strict=True))
+        return list(zip(self.shown.names, self.shown.outputs, strict=True))
 
     def watch(self, monitor: Monitor | None) -> None:
-        """Let somebody look at every operator. What was recorded is forgotten: it needs results
+        """Let somebody look at every operator. What was recorded is dropped: it needs results
         that other runs would replace.
         """
         self.monitor = monitor
         if self._replays is not None:
-            self._replays.clear()
+            self._replays.drop_all()
 
     def forward(self, is_train: bool) -> None:
         """Compute the outputs."""
         self._mode = None  # in case it fails
-        work = partial(self._forward, is_train)
-        if self._replays is None or not self._replaying:
-            self._results.clear()  # so that the memory of one forward serves the next
-            work()
+        replays = self._replaying
+        if replays is None:
+            for run in self._runs.values():
+                run.results = []  # so that the memory of one forward serves the next
+            self._forward(is_train)
         else:
             name, back = ("forward", is_train), ("backward", is_train)
-            if self._wanted and not self._replays.recorded(back):
-                self._replays.forget(name)  # both are recorded in one step, see NOTE [Recording]
-            self._replays.run(name, work, back if self._wanted else None)
+            if self._wanted and not replays.recorded(back):
+                replays.drop(name)  # both are recorded in one step, see NOTE [Recording]
+            replays.run(name, partial(self._forward, is_train), back if self._wanted else None)
             self._versions = self._versions_now()
+        self.shown = self._runs[is_train]
         self._mode = is_train
 
     def backward(self, out_grads: Any) -> None:
@@ -146,26 +190,27 @@ class Step:
             )
         if not self._wanted:
             return
-        heads = self._heads_of(mode, out_grads)
-        if self._replays is None or not self._replaying:
-            self._backward(mode, heads)
+        run = self._runs[mode]
+        heads = self._heads_of(run, out_grads)
+        replays = self._replaying
+        if replays is None:
+            self._backward(run, heads)
         else:
             if self._versions != self._versions_now():
                 raise _overwritten("")
-            kept = self._recorded_heads.setdefault(mode, [head.clone() for head in heads])
-            for head, new in zip(kept, heads, strict=True):
+            if run.heads is None:
+                run.heads = [head.clone() for head in heads]
+            for head, new in zip(run.heads, heads, strict=True):
                 head.copy_(new)
-            self._replays.run(("backward", mode), partial(self._backward, mode, kept))
+            replays.run(("backward", mode), partial(self._backward, run, run.heads))
         self._offer_gradients()
 
-    def _heads_of(self, mode: bool, out_grads: Any) -> list[Tensor]:
-        results = self._results[mode]
+    def _heads_of(self, run: Run, out_grads: Any) -> list[Tensor]:
         if out_grads is not None:
-            return head_gradients(out_grads, self.names, results)
-        ones = self._ones.get(mode, [])
-        if [one.shape for one in ones] != [result.shape for result in results]:
-            ones = self._ones[mode] = head_gradients(None, self.names, results)
-        return ones
+            return head_gradients(out_grads, run.names, run.results)
+        if [one.shape for one in run.ones] != [result.shape for result in run.results]:
+            run.ones = head_gradients(None, run.names, run.results)
+        return run.ones
 
     def _versions_now(self) -> list[int]:
         """How often each argument has been written to, which a replay would not notice."""
@@ -178,7 +223,8 @@ class Step:
             return like._leaves[name]
         if name not in self._wanted:
             return array.detach() if array.requires_grad else array
-        if name in self._symbol.parameters and array.requires_grad and array.is_leaf:
+        own = name in self._symbol.parameters and array.requires_grad and array.is_leaf
+        if own and self._arrays.is_alone(name):
             return array
         return array.detach().requires_grad_()
 
@@ -191,12 +237,9 @@ class Step:
             graphs = self._places.split(graphs)
         program = Program(self._symbol, tensors | self._arrays.aux, self._places.device, graphs)
         if graphs is not None:
-            arrays = {
-                name: self._wanted[name]
-                for name in self._symbol.parameters
-                if name in self._wanted and self._arrays.reqs[name] == "write"
-            }
-            make_direct(program.root, graphs[True], arrays)
+            parameters = self._symbol.parameters
+            arrays = {name: grad for name, grad in self._written.items() if name in parameters}
+            make_direct(program.root, graphs, arrays)
         return program
 
     def _offer_gradients(self) -> None:
@@ -206,68 +249,70 @@ class Step:
                 array.grad = grad
 
     def _forward(self, is_train: bool) -> None:
-        self._results.pop(is_train, None)
+        run = self._runs[is_train]
+        run.results = []
         if self.monitor is not None:
             for name, array in self._arrays.args.items():
                 self.monitor.input(name, array)
-        with torch.set_grad_enabled(bool(self._wanted)):
-            results = self.program.run(is_train, self._inputs, self.monitor)
-        self.names = [name for name, _ in results]
-        del self.outputs[len(results) :]
-        for number, (_, result) in enumerate(results):
-            self._keep(number, result.detach())
+        with self._grad_mode():
+            try:
+                results = self.program.run(is_train, self._inputs, self.monitor)
+            except RuntimeError as error:
+                error.add_note(f"The arguments of this forward were {self._arrays.told()}.")
+                raise
+            run.names = [name for name, _ in results]
+            del run.outputs[len(results) :]
+            for number, (_, result) in enumerate(results):
+                self._keep(is_train, number, result.detach())
         if self._wanted:
-            self._results[is_train] = [result for _, result in results]
+            run.results = [result for _, result in results]
 
-    def _keep(self, number: int, result: Tensor) -> None:
-        """Copy a result into the array of the output; it gets one if it has none like it."""
-        if number == len(self.outputs):
-            self.outputs.append(result.clone())
-            return
-        output = self.outputs[number]
-        alike = output.shape == result.shape and output.dtype == result.dtype
-        if alike and output.device == result.device:
-            output.copy_(result)
+    def _grad_mode(self) -> Any:
+        """The mode for a forward: there are gradients under the caller's no_grad, too."""
+        if not self._wanted:
+            return torch.no_grad()
+        if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+            return _AS_IT_IS
+        return torch.inference_mode(False)
+
+    def _keep(self, is_train: bool, number: int, result: Tensor) -> None:
+        """Copy a result into the array of the output; the modes share it if they can."""
+        for mode in (is_train, not is_train):
+            outputs = self._runs[mode].outputs
+            if number < len(outputs) and _alike(outputs[number], result):
+                kept = outputs[number].copy_(result)
+                break
         else:
-            self.outputs[number] = result.clone()
+            kept = result.clone()
+        self._runs[is_train].outputs[number : number + 1] = [kept]
 
-    def _backward(self, mode: bool, heads: list[Tensor]) -> None:
-        roots = [
-            (result, head)
-            for result, head in zip(self._results[mode], heads, strict=True)
-            if result.requires_grad
-        ]
-        gradients: tuple[Tensor | None, ...] = (None,) * len(self._wanted)
+    def _backward(self, run: Run, heads: list[Tensor]) -> None:
+        roots = [pair for pair in zip(run.results, heads, strict=True) if pair[0].requires_grad]
+        gradients: Sequence[Tensor | None] = [None] * len(self._wanted)
         if roots:
             gradients = self._differentiate(*zip(*roots, strict=True))
-        news = [
-            (name, bound, gradient)
-            for (name, bound), gradient in zip(self._wanted.items(), gradients, strict=True)
-            if gradient is not None
-        ]
         if self.monitor is not None:
-            for name, _, gradient in news:
-                self.monitor.gradient(name, gradient)
+            for name, gradient in zip(self._wanted, gradients, strict=True):
+                if gradient is not None:
+                    self.monitor.gradient(name, gradient)
         with torch.no_grad():
-            self._write(news)
+            self._take(gradients)
 
-    def _write(self, news: list[tuple[str, Tensor, Tensor]]) -> None:
-        """Bring gradients, given as (name, array, gradient), into the bound arrays."""
-        reqs = self._arrays.reqs
-        for operation, req in ((torch._foreach_copy_, "write"), (torch._foreach_add_, "add")):
-            pairs = [
-                (bound, gradient)
-                for name, bound, gradient in news
-                if gradient is not bound and reqs[name] == req  # (it may be there, see direct.py)
-            ]
-            if pairs:
-                bounds, gradients = zip(*pairs, strict=True)
-                operation(bounds, gradients)
-        if len(news) < len(self._wanted):
-            reached = {name for name, _, _ in news}
-            for name, bound in self._wanted.items():
-                if name not in reached and reqs[name] == "write":
-                    bound.zero_()  # it has no influence
+    def _take(self, gradients: Sequence[Tensor | None]) -> None:
+        """Bring gradients into the bound arrays: first come those that are written."""
+        bounds: list[Tensor] = []
+        news: list[Tensor] = []
+        for bound, gradient in zip(self._written.values(), gradients, strict=False):
+            if gradient is None:
+                bound.zero_()  # it has no influence
+            elif gradient is not bound:  # it may be there already, see direct.py
+                bounds.append(bound)
+                news.append(gradient)
+        if news:
+            torch._foreach_copy_(bounds, news)
+        for bound, gradient in zip(self._added, gradients[len(self._written) :], strict=True):
+            if gradient is not None:
+                bound.add_(gradient)
 
     def _differentiate(self, results: Any, heads: Any) -> tuple[Tensor | None, ...]:
         try:
@@ -275,14 +320,28 @@ class Step:
                 results, self._sources, heads, retain_graph=True, allow_unused=True
             )
         except RuntimeError as error:
-            if "modified by an inplace operation" not in str(error):
-                raise
-            raise _overwritten(f" ({error})") from error
+            if "modified by an inplace operation" in str(error):
+                raise _overwritten(f" ({error})") from error
+            frozen = [name for name in self._wanted if not self._leaves[name].requires_grad]
+            if frozen:
+                raise ValueError(
+                    f"Parameters have been frozen since they were bound: {', '.join(frozen)}. Bind "
+                    "anew, with grad_req 'null' for them."
+                ) from error
+            raise
+
+
+def _alike(array: Tensor, other: Tensor) -> bool:
+    """Whether one can be copied to the other as it is."""
+    return (
+        array.shape == other.shape and array.dtype == other.dtype and array.device == other.device
+    )
 
 
 def _overwritten(why: str) -> ValueError:
     return ValueError(
         "Arrays that these gradients depend on have been written to since the forward, by an "
-        "optimizer, by hand, or by the forward of an executor that shares them. Call backward "
-        f"before that, or forward again.{why}"
+        "optimizer, by hand, or by the forward of an executor that shares them; or the network "
+        "itself has changed what they need, in place. Call backward before that, or forward "
+        f"again.{why}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from . import capture as capturing
 from .placement import Places
-from .program import compile_graphs, output_names
+from .program import compile_graphs, output_names, set_mode
 from .shapes import DTypes, Shape, infer, input_specs
 
 if TYPE_CHECKING:
@@ -58,16 +58,30 @@ class Symbol:
 
     Attributes
     ----------
+    target : callable or torch.nn.Module
+        What was traced.
+    name : str
+        Of the target; outputs are named after it where there is no graph.
+    captured, optimized : bool
+        As they were asked for. A single layer of torch has no graph, for it is one operator.
     inputs : list of str
         The arguments that are no parameters.
     parameters : dict of str to Parameter
         The module's own, by dotted name; one that is used in several places has its first name.
+    buffers : dict of str to Tensor
+        The module's own, by dotted name.
     tensors : dict of str to Tensor
         Parameters and buffers.
     constants : list of Tensor
         Tensors that the code makes for itself.
+    root : torch.nn.Module
+        What graphs run in: a copy of the module, with the same tensors.
+    frozen : list of str
+        Submodules that are in evaluation while the module is in training.
     graphs : dict of bool to torch.fx.Graph, or None
-        For training and for inference; None: not captured.
+        For training and for inference; None: there is none.
+    codes : dict of bool to callable
+        The graphs, compiled.
     """
 
     def __init__(
@@ -84,21 +98,30 @@ class Symbol:
         self.parameters = dict(module.named_parameters())
         self.buffers = dict(module.named_buffers())
         self.tensors: dict[str, Tensor] = {**self.parameters, **self.buffers}
+        for name in self.inputs:
+            if name in self.tensors:
+                raise ValueError(
+                    f"Input {name} of {capturing.describe(target)} must have another name: the "
+                    "module has a parameter or a buffer of that name."
+                )
         self.constants: list[Tensor] = []
-        # A copy that shares the tensors: tracing adds the constants to it.
-        memo: dict[int, Any] = {id(tensor): tensor for tensor in self.tensors.values()}
-        self.root: nn.Module = copy.deepcopy(module, memo)
+        self.root = _copy_of(module, self.tensors.values())
+        self.frozen = [
+            name for name, part in module.named_modules() if module.training > part.training
+        ]
         self.graphs: dict[bool, fx.Graph] | None = None
         self.codes: dict[bool, Callable[..., Any]] = {}
         if capture and not capturing.is_one_operator(target):
             self.graphs = self._capture()
             self.codes = compile_graphs(self.graphs)
+            for graph in self.graphs.values():
+                output_names(graph)  # refuses what are no tensors
 
     def _capture(self) -> dict[bool, fx.Graph]:
         graphs = {}
         if isinstance(self.target, nn.Module):
             for is_train in (True, False):
-                self.root.train(is_train)
+                set_mode(self.root, is_train, self.frozen)
                 graphs[is_train], _, constants = capturing.capture(self.root, self.inputs)
                 self.constants += constants
         else:  # a function has no mode
@@ -126,11 +149,12 @@ class Symbol:
     def list_outputs(self) -> list[str]:
         """Names of the outputs: that of the last node and ``_output``, or the key in a dict.
 
-        A node that gives several tensors counts as one here; an executor numbers them.
+        They are those of inference, as of :meth:`infer_shape`. A node that gives several tensors
+        counts as one here; an executor numbers them.
         """
         if self.graphs is None:
             return [f"{self.name}_output"]
-        return output_names(self.graphs[True])
+        return output_names(self.graphs[False])
 
     def infer_shape(
         self, *, dtype: DTypes = torch.float32, **shapes: Shape
@@ -158,8 +182,8 @@ class Symbol:
         outputs = infer(self, specs)
         if outputs is None:
             raise ValueError(
-                f"The shapes of the outputs of {self.name} depend on values: they are known after "
-                "the first forward."
+                f"The shapes of the outputs of {self.name} are known after the first forward: they "
+                "depend on values, or on code that is not captured."
             )
         return (
             [shape for shape, _ in specs.values()],
@@ -212,9 +236,10 @@ class Symbol:
         from .binding import bind
         from .executor import Executor
 
-        places = Places.of(self, device, group2device or {})
-        arrays, outputs = bind(self, places, args, args_grad, grad_req, aux_states)
-        return Executor(self, places, arrays, outputs, cuda_graph)
+        with torch.inference_mode(False):
+            places = Places.of(self, device, group2device or {})
+            arrays, outputs = bind(self, places, args, args_grad, grad_req, aux_states)
+            return Executor(self, places, arrays, outputs, cuda_graph)
 
     def simple_bind(
         self,
@@ -247,6 +272,19 @@ class Symbol:
         from .binding import allocate
         from .executor import Executor
 
-        places = Places.of(self, device, group2device or {})
-        arrays, outputs = allocate(self, places, grad_req, dtype, shapes)
-        return Executor(self, places, arrays, outputs, cuda_graph)
+        with torch.inference_mode(False):  # what is allocated lasts longer than the caller's mode
+            places = Places.of(self, device, group2device or {})
+            arrays, outputs = allocate(self, places, grad_req, dtype, shapes)
+            return Executor(self, places, arrays, outputs, cuda_graph)
+
+
+def _copy_of(module: nn.Module, tensors: Iterable[Tensor]) -> nn.Module:
+    """A copy that shares the tensors: tracing adds constants to it."""
+    try:
+        return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
+    except Exception as error:
+        raise ValueError(
+            f"{capturing.describe(module)} cannot be copied, which an executor needs: {error}. "
+            "Likely causes are a result or a lock among its attributes, or weight_norm and "
+            "spectral_norm of torch.nn.utils, for which torch.nn.utils.parametrizations has others."
+        ) from error

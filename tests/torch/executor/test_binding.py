@@ -169,6 +169,61 @@ def test_a_device_that_is_none():
     assert executor.forward()[0].tolist() == [0, 0]
 
 
+def test_a_device_that_is_not_there():
+    missing = "mps" if torch.cuda.is_available() else "cuda"
+    with pytest.raises(ValueError, match=f"device '{missing}' is not there"):
+        trace(total).simple_bind(missing, a=(2,), b=(2,))
+
+
+def test_one_array_for_two_arguments():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+
+        def forward(self, x):
+            return self.first(x) + 3 * self.second(x)
+
+    for weight in (torch.ones(2, 2), nn.Parameter(torch.ones(2, 2))):
+        args = {"x": torch.ones(1, 2), "first.weight": weight, "second.weight": weight}
+        grads = {"first.weight": torch.zeros(2, 2), "second.weight": torch.zeros(2, 2)}
+        executor = trace(Two()).bind("cpu", args, grads)
+        executor.forward(is_train=True)
+        executor.backward(torch.ones(1, 2))
+        assert grads["first.weight"].tolist() == [[1, 1]] * 2
+        assert grads["second.weight"].tolist() == [[3, 3]] * 2
+        assert weight.grad is None  # which of them would it be?
+
+
+def test_under_inference_mode():
+    with torch.inference_mode():
+        made = torch.zeros(2)
+        executor = trace(total).simple_bind("cpu", a=(2,), b=(2,))
+        executor.forward(is_train=True, a=made)
+        smaller = executor.reshape(a=(1,), b=(1,))
+    executor.backward(torch.ones(2))
+    assert executor.grad_dict["a"].tolist() == [2, 2]
+    with torch.inference_mode():
+        smaller.forward(is_train=True)
+        smaller.backward(torch.ones(1))
+    assert smaller.grad_dict["a"].tolist() == [2]
+    with pytest.raises(ValueError, match=r"Array a was made under torch\.inference_mode"):
+        bind([made, torch.zeros(2)])
+    with torch.inference_mode():
+        module = Net()
+    with pytest.raises(ValueError, match=r"Array fc\.weight was made under torch\.inference_mode"):
+        trace(module).simple_bind("cpu", x=(4, 3))
+
+
+def test_parameters_frozen_afterwards():
+    module = Net()
+    executor = trace(module).simple_bind("cpu", x=(4, 3))
+    module.fc.weight.requires_grad_(False)
+    executor.forward(is_train=True)
+    with pytest.raises(ValueError, match=r"frozen since they were bound: fc\.weight\. Bind"):
+        executor.backward(torch.ones(4, 1))
+
+
 def test_a_module_is_bound_itself():
     module = Net()
     executor = trace(module).simple_bind("cpu", x=(4, 3))
@@ -234,3 +289,23 @@ def test_a_module_is_moved():
     executor.forward(is_train=True)
     executor.backward(torch.ones(4, 1, device="meta"))
     assert executor.outputs[0].shape == (4, 1)
+
+
+class TiedTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_tied_parameters_are_moved_together():
+    module = TiedTwice()
+    executor = trace(module).simple_bind("meta", x=(4, 3))
+    assert list(executor.arg_dict) == ["x", "first.weight"]
+    assert module.first.weight is module.second.weight is executor.arg_dict["first.weight"]
+    assert module.first.weight.is_meta
+    with pytest.raises(ValueError, match=r"first\.weight and second\.weight are one tensor, but"):
+        trace(TiedTwice()).simple_bind("cpu", group2device={"second": "meta"}, x=(4, 3))

@@ -115,6 +115,61 @@ def test_weights_with_several_gradients_are_left_alone(module):
     assert layers(executor) == []
 
 
+class OftenInInference(Twice):
+    def forward(self, x):
+        return self.fc(x) if self.training else self.fc(self.fc(x))
+
+
+class WithinAnother(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(4, 1, 4, batch_first=True, dropout=0)
+
+    def forward(self, x):
+        return self.encoder(x.unsqueeze(0)).squeeze(0) + self.encoder.linear1(x)
+
+
+@pytest.mark.parametrize("is_train", [False, True])
+@pytest.mark.parametrize("make", [OftenInInference, WithinAnother])
+def test_weights_that_one_mode_reads_twice(make, is_train):
+    module = make()
+    shape = (6, 4 if make is WithinAnother else 5)
+    executor = trace(module).simple_bind("cpu", x=shape)
+    assert layers(executor) == []
+    x = torch.randn(shape)
+    (output,) = executor.forward(is_train=is_train, x=x)
+    executor.backward(torch.ones_like(output))
+    plain = dict(module.train(is_train).named_parameters())
+    expected = torch.autograd.grad(module(x).sum(), list(plain.values()))
+    for name, gradient in zip(plain, expected, strict=True):
+        torch.testing.assert_close(executor.grad_dict[name], gradient)
+
+
+class Penalty(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        inner = self.first(x)
+        loss = self.second(inner).tanh().sum()
+        (gradient,) = torch.autograd.grad(loss, inner, create_graph=True)
+        return loss + gradient.square().sum()
+
+
+def test_gradients_of_gradients():
+    module = Penalty()
+    executor = compare(module, torch.randn(3, 5))
+    assert layers(executor) == []
+
+
+def test_without_memory():
+    executor = trace(Net()).simple_bind("meta", x=(6, 5))
+    executor.forward(is_train=True)
+    executor.backward(torch.ones(6, 3, device="meta"))
+    assert executor.grad_dict["first.weight"].is_meta
+
+
 def test_gradients_that_are_added_are_left_alone():
     assert layers(compare(Net(), torch.randn(6, 5), "add")) == []
 

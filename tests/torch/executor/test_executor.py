@@ -278,6 +278,27 @@ def test_under_no_grad():
     assert executor.grad_dict["a"].tolist() == [2, 2]
 
 
+def test_results_that_the_network_overwrites():
+    class Inplace(nn.Module):
+        def forward(self, x):
+            return F.dropout(x.sigmoid(), 0.5, self.training, inplace=True)
+
+    executor = trace(Inplace()).simple_bind("cpu", x=(2,))
+    executor.forward(is_train=True)
+    with pytest.raises(ValueError, match="or the network itself has changed what they need"):
+        executor.backward(torch.ones(2))
+
+
+def test_debug_str_of_both_modes():
+    class Dropping(nn.Module):
+        def forward(self, x):
+            return x * 2 if self.training else x + 1
+
+    lines = trace(Dropping()).simple_bind("cpu", x=(2,)).debug_str().splitlines()
+    assert lines[:2] == ["Nodes of training:", "  mul = mul(x, 2)"]
+    assert lines[2:4] == ["Nodes of inference:", "  add = add(x, 1)"]
+
+
 def test_debug_str():
     lines = bound().debug_str().splitlines()
     assert "  mul = mul(2, a)" in lines or "  mul = mul(a, 2)" in lines

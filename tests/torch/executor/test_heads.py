@@ -1,5 +1,7 @@
 """Loss heads, and what is refused as a head gradient."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,30 @@ def test_softmax_output_of_images_and_float_labels():
     single = data.grad / 2
     onehot = torch.nn.functional.one_hot(label, 3).movedim(3, 1)
     torch.testing.assert_close(single, data.detach().softmax(1) - onehot)
+
+
+def test_labels_that_are_no_class():
+    data = torch.randn(3, 2, requires_grad=True)
+    softmax_output(data, torch.tensor([-1, 1, 2])).sum().backward()
+    expected = data.detach().softmax(1)
+    expected[1, 1] -= 1
+    assert torch.equal(data.grad, expected)
+
+
+def test_who_only_has_the_name_of_a_head():
+    class MakeLoss(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    executor = trace(lambda x: MakeLoss.apply(x), capture=False).simple_bind("cpu", x=(2,))
+    executor.forward(is_train=True)
+    with pytest.raises(ValueError, match="Head gradients are required"):
+        executor.backward()
 
 
 def test_shapes_of_softmax_output():
@@ -58,8 +84,9 @@ def bound():
         [torch.ones(2), torch.ones(2)],
         (np.ones(2), np.ones(2, np.int64)),
         {"mul_output": torch.ones(2), "mul_1_output": np.ones(2)},
+        MappingProxyType({"mul_output": torch.ones(2), "mul_1_output": np.ones(2)}),
     ],
-    ids=["list", "tuple", "dict"],
+    ids=["list", "tuple", "dict", "mapping"],
 )
 def test_head_gradients(heads):
     executor = bound()

@@ -126,4 +126,4 @@ def test_results_are_the_same_to_the_last_bit():
         arrays = [*executor.outputs, *executor.grad_arrays]
         results.append([array.clone() for array in arrays])
     assert all(map(torch.equal, *results))
-    assert {"lstm_output0", "lstm_output10", "fc_output", "dropout_output"} <= set(names)
+    assert {"lstm_output0", "lstm_output1_0", "fc_output", "dropout_output"} <= set(names)

@@ -93,6 +93,22 @@ def test_one_is_named_and_the_other_follows():
     assert larger.forward(a=np.ones(6), b=np.ones(6))[0].tolist() == [3] * 6
 
 
+def test_what_is_tried_is_not_logged(caplog):
+    trace(total).simple_bind("cpu", a=(4, 3), b=(4, 3)).reshape(partial_shaping=True, a=(2, 3))
+    assert caplog.records == []
+
+
+def test_parameters_of_a_module_keep_their_shape():
+    executor = trace(nn.Linear(3, 2)).simple_bind("cpu", input=(4, 3))
+    with pytest.raises(ValueError, match=r"Parameter weight has the shape \(2, 3\) in the module"):
+        executor.reshape(allow_up_sizing=True, input=(4, 5), weight=(2, 5))
+
+
+def test_integers_of_numpy():
+    smaller = trace(total).simple_bind("cpu", a=(4,), b=(4,)).reshape(a=(np.int64(2),), b=(2,))
+    assert tuple(smaller.arg_dict["a"].shape) == (2,)
+
+
 def test_only_what_has_to_follow_does():
     shapes = {"data": (3, 3), "weight": (3, 3), "label": (3,)}
     executor = trace(classifier).simple_bind("cpu", **shapes)
@@ -110,6 +126,7 @@ def test_only_what_has_to_follow_does():
         ({"zz": (2, 3)}, "reshape names zz; there are x, w"),
         ({"x": [2, 3]}, r"shape of argument x must be a tuple .* got \[2, 3\]"),
         ({"x": 2}, "shape of argument x must be a tuple .* got 2"),
+        ({"x": (True, 3)}, r"shape of argument x must be a tuple .* got \(True, 3\)"),
     ],
 )
 def test_what_is_refused(options, words):

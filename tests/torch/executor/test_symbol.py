@@ -2,13 +2,14 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from crumpets_like.torch.executor import Symbol, softmax_output, trace  # noqa: E402
+from crumpets_like.torch.executor import Symbol, shapes, softmax_output, trace  # noqa: E402
 
 
 def total(a, b):
@@ -103,7 +104,7 @@ def test_names_that_python_has_too():
 def test_an_operator_with_several_results():
     symbol = trace(Last())
     executor = symbol.simple_bind("cpu", x=(5, 2, 3))
-    names = ["lstm_output0", "lstm_output10", "lstm_output11"]
+    names = ["lstm_output0", "lstm_output1_0", "lstm_output1_1"]
     assert list(executor.output_dict) == names
     assert executor.output_dict[names[0]].shape == (5, 2, 4)
 
@@ -136,14 +137,68 @@ def test_dtypes():
         return nn.functional.cross_entropy(scores, label)
 
     symbol = trace(loss)
-    shapes = {"scores": (5, 3), "label": (5,)}
+    given = {"scores": (5, 3), "label": (5,)}
     with pytest.raises(ValueError, match=r"label \(5,\) torch.float32"):
-        symbol.infer_shape(**shapes)
-    assert symbol.infer_shape(dtype={"label": torch.int64}, **shapes)[1] == [()]
+        symbol.infer_shape(**given)
+    assert symbol.infer_shape(dtype={"label": torch.int64}, **given)[1] == [()]
     with pytest.raises(ValueError, match="dtype names zz"):
-        symbol.infer_shape(dtype={"zz": torch.int64}, **shapes)
+        symbol.infer_shape(dtype={"zz": torch.int64}, **given)
     with pytest.raises(TypeError, match=r"label must be a torch\.dtype, got 'int'"):
-        symbol.infer_shape(dtype={"label": "int"}, **shapes)
+        symbol.infer_shape(dtype={"label": "int"}, **given)
+
+
+def test_dtypes_of_parameters_are_their_own():
+    symbol = trace(nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"Parameter weight has the dtype torch\.float32 in the"):
+        symbol.simple_bind("cpu", dtype={"weight": torch.float64}, input=(4, 3))
+    executor = symbol.simple_bind("cpu", dtype=torch.float64, input=(4, 3))
+    with pytest.raises(RuntimeError, match="same dtype") as caught:
+        executor.forward()
+    assert "input (4, 3) torch.float64 on cpu, weight (2, 3)" in caught.value.__notes__[0]
+
+
+def test_gradients_with_respect_to_an_input():
+    def slope(x):
+        return torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]
+
+    executor = trace(slope).simple_bind("cpu", x=(2,))
+    assert executor.forward(is_train=True, x=torch.tensor([1.0, 2]))[0].tolist() == [3, 12]
+    executor.backward(torch.ones(2))
+    assert executor.grad_dict["x"].tolist() == [6, 12]
+    inplace = trace(lambda x: nn.functional.relu(x, inplace=True))
+    assert inplace.infer_shape(x=(2,))[1] == [(2,)]
+
+
+@torch.fx.wrap
+def through_numpy(x):
+    return torch.from_numpy(np.sin(x.detach().numpy()))
+
+
+def test_code_that_is_left_as_it_is_runs_at_forwards_alone():
+    executor = trace(lambda x: through_numpy(x) * 2).simple_bind("cpu", "null", x=(2,))
+    assert executor.outputs == []
+    assert executor.forward()[0].tolist() == [0, 0]
+
+
+def test_hooks_of_layers_run_at_forwards_alone():
+    seen = []
+    for module in (nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2))):
+        layer = module[0] if isinstance(module, nn.Sequential) else module
+        layer.register_forward_hook(lambda module, given, output: seen.append(output.detach()))
+        executor = trace(module).simple_bind("cpu", input=(4, 3))
+        assert seen == []
+        executor.forward()
+        assert [type(one) for one in seen] == [torch.Tensor]
+        seen.clear()
+
+
+def test_other_errors_keep_their_type(monkeypatch):
+    def fail(*args):
+        raise NameError("not there")
+
+    monkeypatch.setattr(shapes, "Program", fail)
+    with pytest.raises(NameError, match="not there"):
+        trace(total).infer_shape(a=(2,), b=(2,))
 
 
 def test_shapes_that_depend_on_values():
@@ -158,9 +213,9 @@ def test_shapes_that_depend_on_values():
 
 def test_what_is_no_tensor():
     with pytest.raises(ValueError, match="Output output is int 3"):
-        trace(lambda x: 3).infer_shape(x=(2,))
+        trace(lambda x: 3)
     with pytest.raises(ValueError, match="Output output is NoneType"):
-        trace(lambda x: (x, None)).infer_shape(x=(2,))
+        trace(lambda x: (x, None))
 
 
 def test_pickling():

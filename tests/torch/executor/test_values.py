@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from crumpets_like.torch.executor import trace  # noqa: E402
 from crumpets_like.torch.executor.values import Copies, array_of, checked  # noqa: E402
 
 
@@ -23,6 +24,10 @@ from crumpets_like.torch.executor.values import Copies, array_of, checked  # noq
         (None, None),
         ("text", None),
         (np.array(["text"]), None),
+        (np.array([1, 2], ">f4"), [1, 2]),
+        (np.array([(1, 2), (3, 4)], [("small", "u1"), ("large", "f4")])["large"], [2, 4]),
+        (np.array([1, 2], np.longdouble), [1, 2]),
+        (np.array([1.0, 2.0], object), None),
         (np.ma.masked_array([1, 2], [True, False]), None),
     ],
 )
@@ -46,6 +51,33 @@ def test_what_is_given_for_bound_names():
         checked({"a": np.ones(2), "b": np.ones(2)}, bound, True)
     with pytest.raises(ValueError, match=r"got list for c$"):
         checked({"c": [1]}, bound, True)
+
+
+@pytest.mark.parametrize(
+    "value", [np.ma.masked_array([1, 2]), np.array(["x", "y"]), np.array([1, 2], object), 3.0, None]
+)
+def test_what_is_no_array_is_not_left_out(value):
+    words = rf"got {type(value).__name__} for a"
+    with pytest.raises(ValueError, match=words):
+        checked({"a": value}, {"a": torch.zeros(2)}, False)
+    assert checked({"a": [1, 2], "zz": value}, {"a": torch.zeros(2)}, False) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.ones(2).to_sparse(), r"dense tensors, received: torch\.sparse_coo"),
+        (torch.ones(2, device="meta"), "on meta, which has none"),
+        (torch.ones(3), "Shape not match"),
+    ],
+)
+def test_all_is_checked_before_any_is_written(value, words):
+    executor = trace(lambda a, b: a + b).simple_bind("cpu", a=(2,), b=(2,))
+    with pytest.raises(ValueError, match=words):
+        executor.forward(a=torch.ones(2), b=value)
+    with pytest.raises(ValueError, match=words):
+        executor.copy_params_from({"a": torch.ones(2), "b": value})
+    assert executor.arg_dict["a"].tolist() == [0, 0]
 
 
 class Source:
@@ -105,3 +137,32 @@ def test_other_copies_wait(log):
     copies.copy([(Target(log, is_cuda=False), Source(pinned=True))])
     copies.copy([(Target(log), Source(pinned=False))])
     assert log == [("copy", False), ("copy", False)]
+
+
+class Full(Target):
+    """An array whose copy fails."""
+
+    def copy_(self, source, non_blocking):
+        raise RuntimeError("out of memory")
+
+
+def test_a_copy_that_fails_leaves_the_one_before_it_held(log):
+    copies = Copies()
+    source = Source(pinned=True)
+    held = weakref.ref(source)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        copies.copy([(Target(log), source), (Full(log), Source(pinned=True))])
+    assert log == [("copy", True), "stream of cuda:1"]
+    del source
+    gc.collect()
+    assert held() is not None
+    copies.copy([])
+    assert log[2:] == ["wait"]
+
+
+def test_copies_are_waited_for_at_the_end(log):
+    copies = Copies()
+    copies.copy([(Target(log), Source(pinned=True))])
+    del copies
+    gc.collect()
+    assert log[-1] == "wait"
