@@ -16,7 +16,7 @@ from .broker.consumer import Consumer
 from .broker.engine import Engine
 from .broker.interrupts import interrupts_deferred
 from .broker.options import START_METHODS, EngineOptions
-from .broker.worker import Worker
+from .broker.worker import Worker, check_names
 from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed, LoaderError
 from .iteration import Clock, Epoch, EpochIterator
@@ -200,6 +200,7 @@ class TurboDataLoader(Resumable):
                 "worker_template must be an instance of crumpets_like.broker.Worker, got "
                 f"{worker_template!r}."
             )
+        check_names(worker_template)
         self._nworkers = nworkers = check_count("nworkers", nworkers, 0)
         self._num_mini_batches = num_mini_batches = check_count(
             "num_mini_batches", num_mini_batches, 1
