@@ -96,20 +96,23 @@ class BufferExhausted(LoaderError, MemoryError):
     held : int
         Mini-batches the caller still holds (through any view of their arrays).
     limit : int
-        Most buffers that may exist (`max_buffers`).
+        Most buffers that may exist.
+    knob : str
+        What raises that limit.
     """
 
-    def __init__(self, held: int, limit: int) -> None:
+    def __init__(self, held: int, limit: int, knob: str = "raise max_buffers") -> None:
         super().__init__(
             f"All {limit} buffers are in use: the caller still holds {held} mini-batches (an "
             "array, a slice or a tensor of a mini-batch keeps its buffer). Drop some of them, copy "
-            "what has to be kept, or raise max_buffers."
+            f"what has to be kept, or {knob}."
         )
         self.held = held
         self.limit = limit
+        self.knob = knob
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.held, self.limit), self.__dict__
+        return type(self), (self.held, self.limit, self.knob), self.__dict__
 
 
 _SLOW_SAMPLE = (

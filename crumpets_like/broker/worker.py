@@ -80,7 +80,11 @@ class Worker:
         """
 
     def teardown(self) -> None:
-        """Run once in each worker when the loader stops."""
+        """Run once in each worker when the loader stops.
+
+        But a worker process that is still in one sample (perhaps of the next epoch, which is begun
+        early) a second later is killed without it; a thread ends, and runs this, when it can.
+        """
 
     def process(self, sample: Any) -> dict[str, Any]:
         """Turn one sample into a dict of results; the default returns a dict sample as it is."""

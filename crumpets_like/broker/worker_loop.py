@@ -92,9 +92,8 @@ def serve(
         for descriptor in stop_descriptors:
             poller.register(descriptor, zmq.POLLIN)
         while True:
-            ready = dict(poller.poll())
-            if socket not in ready:
-                return
+            if dict(poller.poll()).keys() & set(stop_descriptors):
+                return  # also if there is work left: nobody wants it any more
             message, *frames = socket.recv_multipart()
             request = unpack(message, frames, token=settings.token)
             if isinstance(request, Stop):
