@@ -179,9 +179,9 @@ class Runner:
                 raise  # the position stays in the status page: it tells whose fault it is
             add_note(error, standing.note(error))
             self._where = standing.whereabouts()
-            standing.end(part, time.perf_counter() - started)
+            standing.end(time.perf_counter() - started)
             raise
-        standing.end(part, time.perf_counter() - started)
+        standing.end(time.perf_counter() - started)
         if skipped:
             frames.append(pack_errors(list(skipped.items())))
         return frames, len(skipped)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import seeding
-from ..errors import Whereabouts
+from ..errors import MOST_SHOWN, Whereabouts
 from ..seeding import SampleRNG
 from .buffers import BufferSpec
 from .current import Current
@@ -18,7 +18,6 @@ from .worker import Worker
 
 __all__ = ["Standing"]
 
-_MOST_SHOWN = 8  # indices in a note
 _ABOUT_FIELDS = (ValueError, TypeError, OverflowError, LookupError, Warning)
 
 
@@ -104,10 +103,10 @@ class Standing:
         """Another sample takes the place of the current one: it draws from the beginning."""
         self.current.drawn = -1
 
-    def end(self, part: Part, seconds: float) -> None:
-        """The part is finished."""
+    def end(self, seconds: float) -> None:
+        """The part is finished; it took so long."""
         self.current.leave()
-        self._page.add_work(self._worker_id, part.size, seconds)
+        self._page.add_work(self._worker_id, seconds)
 
     def release(self) -> None:
         """Let go of the memory."""
@@ -150,8 +149,8 @@ class Standing:
         else:
             what = "collate of the " if self._stage is Stage.COLLATE else ""
             if keys is not None:
-                what += f"{unit}s with the indices {list(keys[:_MOST_SHOWN])}"
-                what += ", ..." if len(keys) > _MOST_SHOWN else ""
+                what += f"{unit}s with the indices {list(keys[:MOST_SHOWN])}"
+                what += ", ..." if len(keys) > MOST_SHOWN else ""
             else:
                 what += f"{unit}s from number {self.first} of the epoch on"
         text = f"In worker {self._worker_id}, epoch {self.current.epoch}: {what}."

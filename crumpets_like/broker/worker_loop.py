@@ -51,7 +51,7 @@ __all__ = ["serve", "worker_process"]
 
 logger = logging.getLogger(__name__)
 
-_LINGER = 1000  # milliseconds that a last answer may take
+_LINGER = 1000  # milliseconds that last words may take
 
 
 def serve(

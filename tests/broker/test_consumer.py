@@ -186,7 +186,7 @@ class TestControlStream:
     def test_an_exception_is_raised(self, made):
         consumer, peer, control = made
         send_values(peer, 0)
-        assert wait_until(lambda: consumer._default.ready == 1)
+        assert wait_until(lambda: consumer._default._ready.qsize() == 1)
         control.send(Failure(2), describe_failure(OSError(5, "text"), "a note"))
         assert consumer.retrieve() == {"n": [0]}, "what was ready comes first"
         for retrieve in (consumer.retrieve, consumer.retrieve_data, consumer.retrieve):
@@ -381,7 +381,7 @@ class TestLife:
         consumer, peer, _ = made
         consumer.set_buffer_manager(ring)
         send_values(peer, 0)
-        assert wait_until(lambda: consumer._default.ready == 1)
+        assert wait_until(lambda: consumer._default._ready.qsize() == 1)
 
         def fails(*arguments, **options):
             raise MemoryError("no more")
@@ -410,7 +410,7 @@ class TestLife:
             consumer.start()
             try:
                 send_values(peers.open(zmq.PUSH, result_address), 0)
-                assert wait_until(lambda: consumer._default.ready == 1)
+                assert wait_until(lambda: consumer._default._ready.qsize() == 1)
                 os.close(write)
                 assert consumer.retrieve() == {"n": [0]}
                 with pytest.raises(LoaderError, match="has ended"):
