@@ -18,7 +18,7 @@ from ..epochs import EpochPlan
 from ..errors import LoaderClosed, WorkerError
 from ..seeding import preserve_globals
 from .assembly import RawBatch, assemble
-from .engine import STOPPED_AT_EXIT, EngineFacts
+from .contract import STOPPED_AT_EXIT, EngineFacts
 from .options import EngineOptions, ring_for
 from .payload import copy_template
 from .protocol import Kind, Part, Segment, Status
