@@ -8,15 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
-from .arguments import OnError, check_count, check_on_error, check_timeout
+from .arguments import OnError, check_count, check_on_error, check_optional_count, check_timeout
 from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
 from .broker.consumer import Consumer
 from .broker.engine import Engine
 from .broker.interrupts import interrupts_deferred
 from .broker.options import START_METHODS, EngineOptions
-from .broker.worker import Worker
+from .broker.worker import Worker, check_names
 from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed, LoaderError
 from .iteration import Clock, Epoch, EpochIterator
@@ -28,7 +28,7 @@ from .slicer import Slicer
 from .statistics import Statistics, make_statistics
 
 if TYPE_CHECKING:
-    from .broker.local import LocalEngine
+    from .broker.contract import AnyEngine, AnyPass
 
 __all__ = [
     "Consumer",
@@ -169,9 +169,9 @@ class TurboDataLoader(Resumable, Previewable):
         world_size: int | str | None = None,
         uneven: str = "pad",
     ) -> None:
-        self._engine: Engine | LocalEngine | None = None
+        self._engine: AnyEngine | None = None
         self._current: Epoch | None = None  # that was begun last
-        self._upcoming: tuple[Planner, EpochPlan, Any] | None = None
+        self._upcoming: tuple[Planner, EpochPlan, AnyPass] | None = None
         self._torn = False  # whether the loader's own code was interrupted
         self._lock = threading.RLock()  # held by who starts, stops, or begins an epoch
         self._seeded = seed is not None
@@ -201,10 +201,10 @@ class TurboDataLoader(Resumable, Previewable):
                 "worker_template must be an instance of crumpets_like.broker.Worker, got "
                 f"{worker_template!r}."
             )
+        check_names(worker_template)
         self._nworkers = nworkers = check_count("nworkers", nworkers, 0)
-        self._num_mini_batches = num_mini_batches = check_count(
-            "num_mini_batches", num_mini_batches, 1
-        )
+        num_mini_batches = check_count("num_mini_batches", num_mini_batches)
+        self._num_mini_batches = num_mini_batches
         if batch_size % num_mini_batches:
             raise ValueError(
                 f"batch_size must be divisible by num_mini_batches, got {batch_size} and "
@@ -213,17 +213,13 @@ class TurboDataLoader(Resumable, Previewable):
         self._iterations = check_count("start_iteration", start_iteration, 0)
         if not isinstance(shared_memory, bool):
             shared_memory = check_count("shared_memory", shared_memory, 0)
-        if prefetch is not None:
-            prefetch = check_count("prefetch", prefetch, 1)
-        if max_buffers is not None:
-            max_buffers = check_count("max_buffers", max_buffers, 1)
+        prefetch = check_optional_count("prefetch", prefetch)
+        max_buffers = check_optional_count("max_buffers", max_buffers)
         self._timeout = timeout = check_timeout(timeout)
-        check_on_error(on_error)
-        if restarts is not None:
-            restarts = check_count("restarts", restarts, 0)
+        on_error = check_on_error(on_error)
+        restarts = check_optional_count("restarts", restarts, 0)
         worker_threads = check_count("worker_threads", worker_threads, 1)
-        if start_method is None:
-            start_method = "forkserver"
+        start_method = "forkserver" if start_method is None else start_method
         if start_method not in START_METHODS:
             raise ValueError(f"start_method must be one of {START_METHODS}, got {start_method!r}.")
         if seed_globals and start_method == "thread" and nworkers > 0:
@@ -286,7 +282,7 @@ class TurboDataLoader(Resumable, Previewable):
                 self._clock = Clock()
         return self
 
-    def _make_engine(self) -> Engine | LocalEngine:
+    def _make_engine(self) -> AnyEngine:
         if self._nworkers:
             return Engine(self._options)
         with interrupts_deferred():
@@ -348,29 +344,30 @@ class TurboDataLoader(Resumable, Previewable):
             self._clock.asked = entered
         if last is not None:
             last.join()
-        this: Any
         if self._upcoming is not None:
             _, plan, this = self._upcoming
             self._upcoming = None
         else:
-            self._planner, plan, this = self._open(None)
+            self._planner, plan, this = self._open(self._engine, None)
         self._torn = False
         self._clock.waited += time.perf_counter() - entered  # a sampler may take its time
         self._current = Epoch(self._engine, plan, this, self._timeout)
         return EpochIterator(self, self._current)
 
-    def _open_ahead(self, current: Any) -> None:
+    def _open_ahead(self, current: AnyPass) -> None:
         """Request the first batches of the next epoch, once all of this one are requested."""
         if self._upcoming is None and self._engine is not None:
-            planner, plan, this = self._open(current)
+            planner, plan, this = self._open(self._engine, current)
             self._upcoming = (self._planner, plan, this)
             self._planner = planner  # in this order: another thread may take a state
 
-    def _open(self, current: Any) -> tuple[Planner, EpochPlan, Any]:
+    def _open(
+        self, engine: AnyEngine, current: AnyPass | None
+    ) -> tuple[Planner, EpochPlan, AnyPass]:
         """Plan an epoch and begin its pass, requested behind that of `current`."""
         planner = copy.copy(self._planner)
         plan = planner.open()
-        return planner, plan, cast(Engine, self._engine).open(plan, after=current)
+        return planner, plan, engine.open(plan, after=current)
 
     def _start_anew(self) -> None:
         """Something, such as Ctrl-C, has interrupted the loader's own code: trust none of it."""
@@ -412,8 +409,10 @@ class TurboDataLoader(Resumable, Previewable):
         TypeError, ValueError
             If it is not an integer of at least 1.
         """
-        self._drop_upcoming()
-        self._planner.set_length(length)
+        length = check_count("length", length)
+        with self._lock:
+            self._drop_upcoming()
+            self._planner.set_length(length)
 
     def set_epoch_iterations(self, iterations: int) -> None:
         """Set the iterations of an epoch and leave `length`; acts at the next ``for``.
@@ -423,8 +422,10 @@ class TurboDataLoader(Resumable, Previewable):
         TypeError, ValueError
             If it is not an integer of at least 1.
         """
-        self._drop_upcoming()
-        self._planner.set_epoch_iterations(iterations)
+        iterations = check_count("epoch_iterations", iterations)
+        with self._lock:
+            self._drop_upcoming()
+            self._planner.set_epoch_iterations(iterations)
 
     def update_dataset(self) -> None:
         """Give the workers the dataset as it is now, without new processes where that can be.
@@ -438,10 +439,11 @@ class TurboDataLoader(Resumable, Previewable):
         Exception
             If the dataset cannot be pickled: the text names the attribute.
         """
-        if self._engine is not None and self._options.dataset is not None:
-            self._drop_upcoming()
-            if not self._engine.update_dataset():
-                self._start_anew()
+        with self._lock:
+            if self._engine is not None and self._options.dataset is not None:
+                self._drop_upcoming()
+                if not self._engine.update_dataset():
+                    self._start_anew()
 
     # -- facts ---------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from .errors import BufferExhausted, LoaderClosed, LoaderTimeout
 from .passes import Mark
 
 if TYPE_CHECKING:
+    from .broker.contract import AnyEngine, AnyPass
     from .dataloader import TurboDataLoader
 
 __all__ = ["Clock", "Epoch", "EpochIterator"]
@@ -26,8 +27,8 @@ class Clock:
         self.waited_for_last = 0.0  # of that, when all of the epoch had been requested
         self.worked = 0.0
 
-    def wait(self, seconds: float, all_requested: bool) -> None:
-        """The caller has waited."""
+    def note_waited(self, seconds: float, all_requested: bool) -> None:
+        """The caller has waited so long, `all_requested`: for the last batches of the epoch."""
         self.waited += seconds
         self.waited_for_last += seconds * all_requested
 
@@ -62,7 +63,9 @@ class Epoch:
         Held by who moves it on.
     """
 
-    def __init__(self, engine: Any, plan: EpochPlan, this: Any, timeout: float | None) -> None:
+    def __init__(
+        self, engine: AnyEngine, plan: EpochPlan, this: AnyPass, timeout: float | None
+    ) -> None:
         self.engine = engine
         self.plan = plan
         self.requests = this
@@ -149,7 +152,7 @@ class EpochIterator:
             raise
         finally:
             self._left = time.perf_counter()
-            clock.wait(self._left - entered, requests.exhausted)
+            clock.note_waited(self._left - entered, requests.exhausted)
         if batch is None:
             self._ended = True
             epoch.mark = requests.mark._replace(over=True)

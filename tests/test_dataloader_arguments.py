@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from crumpets_like import TurboDataLoader, Worker
+from crumpets_like.sampling import WeightedSampler
 from tests.support.loading import Items, items
 from tests.support.names import stable
 
@@ -86,6 +87,11 @@ REFUSED = [
     ({"dataset": 5}, TypeError, "iterable .* 5"),
     ({"dataset": iter([]), "shuffle": True}, ValueError, "shuffle=True .* __getitem__"),
     ({"dataset": iter([]), "sampler": [0]}, ValueError, r"sampler=\[0\] .* __getitem__"),
+    (
+        {"dataset": iter([]), "sampler": WeightedSampler([1.0])},
+        ValueError,
+        "sampler=<.*WeightedSampler.* __getitem__",
+    ),
     (
         {"dataset": iter([]), "batch_sampler": [[0]]},
         ValueError,

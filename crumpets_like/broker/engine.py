@@ -11,10 +11,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..epochs import EpochPlan
-from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
+from ..errors import LoaderClosed, LoaderError, LoaderTimeout
+from .contract import STOPPED_AT_EXIT, EngineFacts
 from .failures import copy_exception
 from .options import MOST_AHEAD, TINY_RING, EngineOptions
 from .parts import Parts
@@ -22,33 +23,13 @@ from .producer import Pass
 from .snapshot import Snapshot, reachable
 from .stream import CLOSED, EMPTY, END
 
-__all__ = ["Engine", "EngineFacts"]
+__all__ = ["Engine"]
 
 _QUICK_RING = 1 << 29  # bytes: so much may be requested ahead if mini-batches are quick, ...
 _QUICK_BUFFERS = 6  # ... up to so many for each worker: then none of them waits for the caller
 _FIRST = 24  # mini-batches that tell whether they are: memory in use does not grow later
 _SECONDS_AHEAD = 0.04  # per worker: two groups of CHUNK_SECONDS with it, as much ready
 _VERDICT_SECONDS = 0.9  # for the broker to name who does not get on
-STOPPED_AT_EXIT = (
-    "The loader was stopped by the exit of the interpreter. An atexit handler can use it only if "
-    "it is registered after the loader was started."
-)
-
-
-class EngineFacts(NamedTuple):
-    """State of an engine at one moment; buffers as in :class:`crumpets_like.Statistics`."""
-
-    free: int
-    filling: int
-    ready: int
-    held: int
-    busy_seconds: tuple[float, ...]  # of each worker
-    chunk_samples: int
-    up_since: float | None  # when all workers were up, by time.perf_counter; None: not yet
-    seconds_reading: float  # that the sampler or iterable took
-    reads_ahead: bool  # in a thread of its own, not in the caller's
-    works_ahead: bool  # workers, not the caller's thread
-    skipped: int  # samples
 
 
 class Engine:
@@ -220,7 +201,7 @@ class Engine:
         if slot is not None:
             self._parts.producer.grant(this, slot)
         elif ring.held + self._parts.producer.granted >= ring.limit:
-            raise BufferExhausted(ring.held, ring.limit)
+            raise ring.exhausted()
         elif consumer.failure is not None:
             raise copy_exception(consumer.failure)
         elif not ring.wait_for_return(self._options.timeout):
@@ -338,3 +319,4 @@ class Engine:
             self.close_pass(this)
         self._stopped = True
         self._finalizer()
+        self._snapshots.clear()

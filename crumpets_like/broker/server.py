@@ -40,13 +40,12 @@ from .protocol import (
 from .scheduler import Piece, Scheduler
 from .segment import Stage, StatusPage
 from .settings import Settings
-from .sockets import open_socket
+from .sockets import LINGER, open_socket
 
 __all__ = ["Broker", "broker_process"]
 
 logger = logging.getLogger(__name__)
 
-_LINGER = 200  # milliseconds that last messages may take
 _KILLS = 2  # a sample that ends so many workers is the culprit, ...
 _RESTARTS_PER_KILL = 40  # ... or more, where so many deaths are expected that it may be chance
 
@@ -111,9 +110,11 @@ class Broker:
         # Workers that are ended for it: the timeout, and the position they stood at.
         self._overdue: dict[int, tuple[float, int]] = {}
         self._up = False  # whether all workers were ready once
+        self._supervisor: socket.socket | None = None
+        self._status: StatusPage | None = None
         self._dataset: list[bytes] = []  # the message for workers that start later
         self._context: zmq.Context[Any] = zmq.Context()
-        open_ = partial(open_socket, self._context, linger=_LINGER)
+        open_ = partial(open_socket, self._context, linger=LINGER)
         try:
             self._work = open_(zmq.PULL, "work_address", work_address, bind=True)
             self._workers = open_(zmq.ROUTER, "worker_address", worker_address, bind=True)
@@ -141,6 +142,7 @@ class Broker:
         status : StatusPage, optional
             Tells what a dead worker was working on.
         """
+        self._supervisor, self._status = supervisor, status
         poller = zmq.Poller()
         for source in [self._work, self._workers, *deaths, *([supervisor] if supervisor else [])]:
             poller.register(source, zmq.POLLIN)
@@ -150,7 +152,7 @@ class Broker:
                 ready = dict(poller.poll())
                 if any(descriptor in ready for descriptor in deaths):
                     return
-                if self._work in ready and not self._receive_work(supervisor, status):
+                if self._work in ready and not self._receive_work():
                     return
                 if self._workers in ready:
                     self._receive_answers()
@@ -161,7 +163,7 @@ class Broker:
                     exits.feed(data)
                     for worker_id, pid, start, code, dump in exits:
                         self._ended[worker_id] = start  # its last words may still come
-                        self._worker_ended(worker_id, pid, code, dump, supervisor, status)
+                        self._worker_ended(worker_id, pid, code, dump)
                 self._send_results()
                 self._give_work()
         except Exception as error:
@@ -171,11 +173,11 @@ class Broker:
         finally:
             self._stop_workers()
             self._results.close(linger=0)  # whoever stops us does not wait for results
-            self._context.destroy(linger=_LINGER)
+            self._context.destroy(linger=LINGER)
 
     # -- messages ------------------------------------------------------------------------
 
-    def _receive_work(self, supervisor: socket.socket | None, status: StatusPage | None) -> bool:
+    def _receive_work(self) -> bool:
         """Take in what the producer wants; False when it wants an end."""
         while True:
             try:
@@ -193,8 +195,7 @@ class Broker:
                 for worker_id in self._identities:
                     self._send_dataset(worker_id)
             elif isinstance(message, Waiting):
-                if supervisor is not None and status is not None:
-                    self._caller_waits(message, supervisor, status)
+                self._caller_waits(message)
             elif isinstance(message, Stop):
                 return False
 
@@ -274,20 +275,12 @@ class Broker:
 
     # -- deaths --------------------------------------------------------------------------
 
-    def _worker_ended(
-        self,
-        worker_id: int,
-        pid: int,
-        code: int,
-        dump: str,
-        supervisor: socket.socket,
-        status: StatusPage | None,
-    ) -> None:
+    def _worker_ended(self, worker_id: int, pid: int, code: int, dump: str) -> None:
         """A worker process is gone and reaped: nobody writes its rows any more."""
         position, stage = -1, Stage.SAMPLE
-        if status is not None:
-            position, stage = status.position(worker_id), status.stage(worker_id)
-            status.set_position(worker_id, -1)
+        if self._status is not None:
+            position, stage = self._status.position(worker_id), self._status.stage(worker_id)
+            self._status.set_position(worker_id, -1)
         self._identities.pop(worker_id, None)
         self._tell_ready()
         timeout, stuck_at = self._overdue.pop(worker_id, (None, -1))
@@ -319,7 +312,7 @@ class Broker:
                 return
             self._scheduler.end_pass(pass_id, [died])
         self._scheduler.give_again(pieces)
-        supervisor.sendall(msgpack.packb(["start", worker_id]))
+        self._ask_supervisor("start", worker_id)
 
     def _suspect(
         self,
@@ -359,10 +352,11 @@ class Broker:
         self._restarts_left[pass_id] = self._restarts_left.get(pass_id, self._restarts) + kills
         return [suspect._replace(lost=(*suspect.lost, (position, described)), careful=True)]
 
-    def _caller_waits(
-        self, message: Waiting, supervisor: socket.socket, status: StatusPage
-    ) -> None:
+    def _caller_waits(self, message: Waiting) -> None:
         """End the workers that have not got on since half of the caller's timeout."""
+        status = self._status
+        if status is None:  # nobody tells where they are
+            return
         before = self._looks
         self._looks = {
             worker: (status.position(worker), self._scheduler.chunk_of(worker))
@@ -374,7 +368,11 @@ class Broker:
             look = self._looks.get(worker)
             if look is not None and before.get(worker) == look and worker not in self._overdue:
                 self._overdue[worker] = (message.seconds, look[0])
-                supervisor.sendall(msgpack.packb(["end", worker]))
+                self._ask_supervisor("end", worker)
+
+    def _ask_supervisor(self, action: str, worker_id: int) -> None:
+        if self._supervisor is not None:
+            self._supervisor.sendall(msgpack.packb([action, worker_id]))
 
 
 def _whereabouts(

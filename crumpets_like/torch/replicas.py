@@ -124,7 +124,7 @@ class FetchWorker(Worker):
         Of the loader.
     """
 
-    _unit = "batch"
+    _crumpets_unit = "batch"
 
     def __init__(self, snapshot: Snapshot, modes: Modes) -> None:
         self._inherited: Any = snapshot  # a Place in the workers
@@ -151,7 +151,7 @@ class FetchWorker(Worker):
         if self._modes.seed_globals:
             seeding.seed_globals(request.seed, request.epoch, request.number)
         try:
-            return {"": (fetcher.fetch(request.what, self._arena),)}
+            return {"": (fetcher.fetch(request.what, self._crumpets_current.arena),)}
         except StopIteration:
             if isinstance(fetcher, StreamFetcher):
                 return {"": self.worker_id}

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from crumpets_like.broker import BufferWorker
 from crumpets_like.broker.buffers import BufferSpec, IntegerRows
+from crumpets_like.broker.current import Current
+from crumpets_like.seeding import SampleRNG
 
 
 def make_rows(specs: dict[str, BufferSpec]) -> dict[str, NDArray[Any]]:
@@ -26,11 +28,10 @@ def prepare(
     """Return the rows, the lists, and what `prepare` returned, for the sample at `position`."""
     rows = make_rows(worker.buffer_specs)
     batch: dict[str, list[Any]] = defaultdict(list)
-    worker._one = True
-    worker._cell = [position]
-    worker._drawn = -1
+    current = worker._crumpets_current = Current(cell=[position])
+    current.cell[0], current.source, current.one = position, SampleRNG(0), True
     try:
         result = worker.prepare(sample, batch, rows)
     finally:
-        worker._one = False
+        current.one = False
     return rows, batch, result
