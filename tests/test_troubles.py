@@ -62,3 +62,21 @@ def test_memory_of_free_form_slots(start_method: str) -> None:
 
 def test_the_training_process_dies_while_modules_are_imported() -> None:
     run_scenario(troubles.trainer_dies_while_modules_are_imported, timeout=60, grace=4.0).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+@pytest.mark.parametrize("max_buffers", [None, 3])
+def test_a_hang_in_an_epoch_that_was_left(start_method: str, max_buffers: int | None) -> None:
+    run_scenario(
+        troubles.hang_in_an_epoch_that_was_left, start_method, max_buffers, timeout=60
+    ).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_a_hang_behind_a_death(start_method: str) -> None:
+    run_scenario(troubles.hang_behind_a_death, start_method, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_all_workers_hang(start_method: str) -> None:
+    run_scenario(troubles.all_workers_hang, start_method, 16, timeout=60).check()

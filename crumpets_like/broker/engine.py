@@ -11,7 +11,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from ..epochs import EpochPlan
 from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
@@ -23,6 +24,8 @@ from .snapshot import Snapshot, reachable
 from .stream import CLOSED, EMPTY, END
 
 __all__ = ["Engine", "EngineFacts"]
+
+T = TypeVar("T")
 
 _QUICK_RING = 1 << 29  # bytes: so much may be requested ahead if mini-batches are quick, ...
 _QUICK_BUFFERS = 6  # ... up to so many for each worker: then none of them waits for the caller
@@ -189,14 +192,19 @@ class Engine:
         return self._parts.consumer.finish(self._receive(this))
 
     def _receive(self, this: Pass) -> Any:
-        """What comes next; the broker hears of it when the caller waits long for it."""
+        """What comes next."""
+        consumer = self._parts.consumer
+        return self._wait(this, lambda seconds: consumer.retrieve_data(this.stream, seconds))
+
+    def _wait(self, this: Pass, wait: Callable[[float | None], T]) -> T:
+        """What `wait` returns; the broker hears of it when the caller waits long for it."""
         consumer, timeout = self._parts.consumer, self._options.timeout
         if timeout is None or self._options.start_method == "thread":
-            return consumer.retrieve_data(this.stream, timeout)
+            return wait(timeout)
         since, look, seconds = consumer.changed_at, 0, timeout / 2
         while True:
             try:
-                return consumer.retrieve_data(this.stream, seconds)
+                return wait(seconds)
             except LoaderTimeout:
                 if consumer.changed_at != since:  # a worker was replaced: its work began anew then
                     since, look = consumer.changed_at, 0
@@ -223,9 +231,12 @@ class Engine:
             raise BufferExhausted(ring.held, ring.limit)
         elif consumer.failure is not None:
             raise copy_exception(consumer.failure)
-        elif not ring.wait_for_return(self._options.timeout):
-            # Slots of a pass that was left early have not come back.
-            raise LoaderTimeout(self._options.timeout or 0.0)
+        else:  # slots of a pass that was left early have not come back
+            self._wait(this, self._wait_for_return)
+
+    def _wait_for_return(self, seconds: float | None) -> None:
+        if not self._parts.ring.wait_for_return(seconds):
+            raise LoaderTimeout(seconds or 0.0)
 
     def interrupt(self, this: Pass) -> None:
         """End the wait of another thread that is in `next_batch`."""

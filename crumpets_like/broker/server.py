@@ -106,8 +106,8 @@ class Broker:
         self._identities: dict[int, bytes] = {}
         self._kills: dict[tuple[int, Stage, int], int] = {}  # of what was worked on in which pass
         self._ended: dict[int, int] = {}  # which start of each worker was the last to end
-        # Positions and chunks of the workers, when the caller began to wait long.
-        self._looks: dict[int, tuple[int, int | None]] = {}
+        # Positions and chunks of the workers that have some, when the caller began to wait long.
+        self._looks: dict[int, tuple[int, int]] = {}
         # Workers that are ended for it: the timeout, and the position they stood at.
         self._overdue: dict[int, tuple[float, int]] = {}
         self._up = False  # whether all workers were ready once
@@ -365,16 +365,29 @@ class Broker:
         """End the workers that have not got on since half of the caller's timeout."""
         before = self._looks
         self._looks = {
-            worker: (status.position(worker), self._scheduler.chunk_of(worker))
+            worker: (status.position(worker), chunk)
             for worker in self._identities
+            if (chunk := self._scheduler.chunk_of(worker)) is not None
         }
         if not message.overdue:
             return
-        for worker in self._scheduler.workers_on(message.pass_id, message.number):
-            look = self._looks.get(worker)
-            if look is not None and before.get(worker) == look and worker not in self._overdue:
-                self._overdue[worker] = (message.seconds, look[0])
-                supervisor.sendall(msgpack.packb(["end", worker]))
+        stuck = [
+            worker
+            for worker in sorted(self._scheduler.blocking(message.pass_id, message.number))
+            if worker in self._looks
+            and self._looks[worker] == before.get(worker)
+            and worker not in self._overdue
+        ]
+        for worker in stuck:
+            self._overdue[worker] = (message.seconds, self._looks[worker][0])
+            logger.warning(
+                "worker %d is replaced: it has not got on for half of the %g seconds that the "
+                "caller has waited (timeout=)",
+                worker,
+                message.seconds,
+            )
+        # At once, so that they can be ended together.
+        supervisor.sendall(b"".join(msgpack.packb(["end", worker]) for worker in stuck))
 
 
 def _whereabouts(

@@ -27,9 +27,12 @@ from tests.support.loading import Items, run_items, wait_until
 from tests.support.processes import named
 
 __all__ = [
+    "all_workers_hang",
     "few_descriptors",
     "folder_is_gone",
     "free_form_memory",
+    "hang_behind_a_death",
+    "hang_in_an_epoch_that_was_left",
     "many_culprits",
     "samples_of_main",
     "signals_to_all",
@@ -260,3 +263,59 @@ def trainer_dies_while_modules_are_imported() -> None:
     Path("importing").unlink()
     Path("slow_one.py").unlink()
     shutil.rmtree("__pycache__", ignore_errors=True)
+
+
+class HangsOnce(Slow):
+    """Some samples take for ever: those of `once` the first time only."""
+
+    def __init__(self, once: tuple[int, ...] = (), deadly: tuple[int, ...] = ()) -> None:
+        super().__init__(0.001)
+        self.once = once
+        self.deadly = deadly
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        mark = Path(f"hung {sample}")
+        if sample in self.once and not mark.exists():
+            mark.touch()
+            time.sleep(1000)
+        if sample in self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().prepare(sample, batch, buffers)
+
+
+def hang_in_an_epoch_that_was_left(start_method: str, max_buffers: int | None) -> None:
+    """Nobody wants that sample any more, but its worker, or its buffer, is what all else needs."""
+    options: Any = {"start_method": start_method, "timeout": 1, "max_buffers": max_buffers}
+    with TurboDataLoader(range(32), 8, HangsOnce((9,)), 1, prefetch=2, **options) as loader:
+        next(iter(loader))
+        assert wait_until(Path("hung 9").exists)
+        for _ in range(2):
+            assert run_items(loader, "x") == list(range(32))
+
+
+def hang_behind_a_death(start_method: str) -> None:
+    """Rows of a dead worker wait, while the only worker hangs at younger ones."""
+    options: Any = {"start_method": start_method, "on_error": "skip", "timeout": 1, "restarts": 500}
+    worker = HangsOnce((76,), deadly=(20,))
+    with TurboDataLoader(range(200), 6, worker, 1, num_mini_batches=2, **options) as loader:
+        assert run_items(loader, "x") == [n for n in range(200) if n not in (20, 76)]
+
+
+class AllHang(Items):
+    """As where a file server does not answer."""
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        time.sleep(1000)
+
+
+def all_workers_hang(start_method: str, nworkers: int) -> None:
+    """The first error names one of them, and shows its stack."""
+    with (
+        TurboDataLoader(
+            range(640), 32, AllHang(), nworkers, start_method=start_method, timeout=1
+        ) as loader,
+        pytest.raises(LoaderTimeout) as caught,
+    ):
+        next(iter(loader))
+    assert caught.value.index is not None, caught.value
+    assert "in prepare" in caught.value.stack, caught.value
