@@ -80,3 +80,14 @@ def test_a_hang_behind_a_death(start_method: str) -> None:
 @pytest.mark.parametrize("start_method", PROCESSES)
 def test_all_workers_hang(start_method: str) -> None:
     run_scenario(troubles.all_workers_hang, start_method, 16, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_records_of_imports(start_method: str) -> None:
+    result = run_scenario(troubles.logs_when_imported, start_method, timeout=60).check()
+    assert result.stderr.splitlines() == ["imported in full"], "that of the scenario itself"
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_many_records(start_method: str) -> None:
+    run_scenario(troubles.many_records, start_method, timeout=60).check()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import mmap
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from ..arguments import check_count
 from ..errors import LoaderError, LoaderTimeout, Whereabouts, WorkerDied
 from .addresses import remove_directory
 from .failures import describe_failure
-from .logs import forwarded_records
+from .logs import forwarded_records, to_control
 from .processes import death_descriptor, name_process
 from .protocol import (
     Cancel,
@@ -120,6 +121,7 @@ class Broker:
             self._workers.router_mandatory = True
             self._results = open_(zmq.PUSH, "result_address", result_address)
             self.control = open_(zmq.PUSH, "control_address", control_address)
+            self.send_record = to_control(self.control, token)
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -159,7 +161,12 @@ class Broker:
                     if not data:
                         return
                     exits.feed(data)
-                    for worker_id, pid, start, code, dump in exits:
+                    for message in exits:
+                        if isinstance(message, bytes):  # what importing modules has logged
+                            with suppress(zmq.Again):
+                                self.send_record(message)
+                            continue
+                        worker_id, pid, start, code, dump = message
                         self._ended[worker_id] = start  # its last words may still come
                         self._worker_ended(worker_id, pid, code, dump, supervisor, status)
                 self._send_results()
@@ -429,7 +436,7 @@ def broker_process(settings: Settings, supervisor_pid: int, channel: socket.sock
         )
         channel.sendall(msgpack.packb(True))  # bound: workers may connect
         status = StatusPage(memory, max(1, settings.nworkers))
-        with forwarded_records(broker.control, -1, settings):
+        with forwarded_records(broker.send_record, "crumpets-broker", settings.levels):
             broker.run([trainer, death_descriptor(supervisor_pid)], channel, status)
     finally:
         remove_directory(settings.uid)

@@ -22,7 +22,6 @@ import socket
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
@@ -191,18 +190,25 @@ class _Supervisor:
         with _ending_with(self._channel):
             if wait_readable([self._channel.fileno()], 0):  # it has ended before
                 return
-            for name in names:
-                # A module that cannot be imported here fails in the worker, with its traceback.
-                with contextlib.suppress(Exception):
-                    importlib.import_module(name)
+            _import(names[:2])
+            from .logs import forwarded_records  # not before: it needs what was imported by now
+
+            send = lambda record: self._broker.sendall(msgpack.packb(record))  # noqa: E731
+            with forwarded_records(send, "crumpets-superv", self._settings.levels):
+                _import(names[2:])
+                self._check_threads()
+
+    def _check_threads(self) -> None:
+        """Whether workers can be forked from this process; else they are spawned."""
+        import logging
+
         threads = thread_count()
         if threads > 1 and self._method == "forkserver":
-            warnings.warn(
-                f"The process that workers are forked from has {threads} threads, since importing "
-                f"one of {self._settings.modules[:8]} starts some: workers are spawned instead, "
-                "which takes longer to start.",
-                RuntimeWarning,
-                stacklevel=2,
+            logging.getLogger(__name__).warning(
+                "The process that workers are forked from has %d threads, since importing one of "
+                "%s starts some: workers are spawned instead, which takes longer to start.",
+                threads,
+                self._settings.modules[:8],
             )
             self._method = "spawn"
 
@@ -353,6 +359,13 @@ def _last_words(dump: int, start: int) -> str:
     crash = max(map(text.rfind, _CRASHES))
     text = text[crash : crash + _MOST_STACK] if crash >= 0 else text[-_MOST_STACK:]
     return text.decode(errors="replace")
+
+
+def _import(names: list[str]) -> None:
+    for name in names:
+        # A module that cannot be imported here fails in the worker, with its traceback.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 @contextlib.contextmanager

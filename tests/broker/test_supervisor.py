@@ -373,7 +373,8 @@ def test_ctrl_c_is_one_traceback(start_method):
 # -- starts --------------------------------------------------------------------------------
 
 THREADS = """
-import os, sys
+import logging, os, sys
+logging.basicConfig()
 import psutil
 from crumpets_like import TurboDataLoader
 from tests.support.loading import Items, run_items
@@ -399,6 +400,7 @@ def test_a_template_with_threads_is_not_forked():
     result = run_scenario(THREADS, env=env).check()
     assert "has 2 threads" in result.stderr
     assert "starts_threads" in result.stderr
+    assert "WARNING:crumpets_like.broker.supervisor:" in result.stderr
     assert "workers are spawned instead" in result.stderr
 
 

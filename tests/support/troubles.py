@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import logging
 import os
 import resource
 import shutil
@@ -33,7 +34,9 @@ __all__ = [
     "free_form_memory",
     "hang_behind_a_death",
     "hang_in_an_epoch_that_was_left",
+    "logs_when_imported",
     "many_culprits",
+    "many_records",
     "samples_of_main",
     "signals_to_all",
     "slow_setup_of_replacements",
@@ -299,6 +302,54 @@ def hang_behind_a_death(start_method: str) -> None:
     worker = HangsOnce((76,), deadly=(20,))
     with TurboDataLoader(range(200), 6, worker, 1, num_mini_batches=2, **options) as loader:
         assert run_items(loader, "x") == [n for n in range(200) if n not in (20, 76)]
+
+
+def logs_when_imported(start_method: str) -> None:
+    """What a module says while workers, or who forks them, import it, reaches these handlers."""
+    Path("talking_one.py").write_text(
+        "import logging\nlogging.getLogger(__name__).warning('imported in %s', 'full')\n"
+        "class Data:\n    def __len__(self): return 8\n    def __getitem__(self, i): return i\n"
+    )
+    sys.path.insert(0, os.getcwd())
+    import talking_one  # type: ignore[import-not-found]
+
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign, assignment]
+    logging.getLogger().addHandler(handler)
+    with TurboDataLoader(talking_one.Data(), 4, Items(), 2, start_method=start_method) as loader:
+        assert run_items(loader) == list(range(8))
+        assert wait_until(lambda: bool(records))
+    assert {(record.name, record.getMessage()) for record in records} == {
+        ("talking_one", "imported in full")
+    }
+    helpers = {"forkserver": {"crumpets-superv"}, "spawn": {"crumpets-w0", "crumpets-w1"}}
+    assert {record.processName for record in records} == helpers[start_method]
+
+
+class Talks(Items):
+    """Logs a lot."""
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        for number in range(10_000):
+            logging.getLogger("talks").info("%d of sample %d", number, sample)
+        super().prepare(sample, batch, buffers)
+
+
+def many_records(start_method: str) -> None:
+    """They come faster than they are handled; all of them arrive."""
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("talks")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    with TurboDataLoader(range(2), 2, Talks(), 1, start_method=start_method) as loader:
+        assert run_items(loader) == [0, 1]
+        assert wait_until(lambda: len(records) >= 20_000), len(records)  # some of the next epoch
+    assert records[:20_000] == [
+        f"{number} of sample {n}" for n in range(2) for number in range(10_000)
+    ]
 
 
 class AllHang(Items):
