@@ -8,7 +8,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any, Literal, TypeAlias, cast
 
-__all__ = ["OnError", "check_count", "check_on_error", "check_timeout"]
+__all__ = ["OnError", "check_count", "check_on_error", "check_optional_count", "check_timeout"]
 
 OnError: TypeAlias = Literal["raise", "skip"] | Callable[[int | None, Exception], Any]
 
@@ -33,6 +33,11 @@ def check_count(argument: str, value: Any, least: int = 1) -> int:
     if count < least:
         raise ValueError(f"{argument} must be at least {least}, got {count}")
     return count
+
+
+def check_optional_count(argument: str, value: Any, least: int = 1) -> int | None:
+    """As :func:`check_count`, but None is returned as it is."""
+    return None if value is None else check_count(argument, value, least)
 
 
 def check_on_error(value: Any) -> OnError:

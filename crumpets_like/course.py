@@ -50,7 +50,7 @@ class PassRecord:
     state : (str, object) or None
         Of the sampler or its iterator, where it has one: behind what the caller has received.
     end : (str, object) or None
-        The same, at the end of the pass.
+        That state at the end of the pass.
     now : mapping of str to Stand
         Where generators go on that others have drawn from, in a pass that is opened again.
     """

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from .arguments import OnError, check_count, check_on_error, check_timeout
+from .arguments import OnError, check_count, check_on_error, check_optional_count, check_timeout
 from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
 from .broker.consumer import Consumer
 from .broker.engine import Engine
 from .broker.interrupts import interrupts_deferred
 from .broker.options import START_METHODS, EngineOptions
-from .broker.worker import Worker
+from .broker.worker import Worker, check_names
 from .epochs import EpochPlan, Planner
 from .errors import LoaderClosed, LoaderError
 from .iteration import Clock, Epoch, EpochIterator
@@ -200,10 +200,10 @@ class TurboDataLoader(Resumable):
                 "worker_template must be an instance of crumpets_like.broker.Worker, got "
                 f"{worker_template!r}."
             )
+        check_names(worker_template)
         self._nworkers = nworkers = check_count("nworkers", nworkers, 0)
-        self._num_mini_batches = num_mini_batches = check_count(
-            "num_mini_batches", num_mini_batches, 1
-        )
+        num_mini_batches = check_count("num_mini_batches", num_mini_batches)
+        self._num_mini_batches = num_mini_batches
         if batch_size % num_mini_batches:
             raise ValueError(
                 f"batch_size must be divisible by num_mini_batches, got {batch_size} and "
@@ -212,17 +212,13 @@ class TurboDataLoader(Resumable):
         self._iterations = check_count("start_iteration", start_iteration, 0)
         if not isinstance(shared_memory, bool):
             shared_memory = check_count("shared_memory", shared_memory, 0)
-        if prefetch is not None:
-            prefetch = check_count("prefetch", prefetch, 1)
-        if max_buffers is not None:
-            max_buffers = check_count("max_buffers", max_buffers, 1)
+        prefetch = check_optional_count("prefetch", prefetch)
+        max_buffers = check_optional_count("max_buffers", max_buffers)
         self._timeout = timeout = check_timeout(timeout)
-        check_on_error(on_error)
-        if restarts is not None:
-            restarts = check_count("restarts", restarts, 0)
+        on_error = check_on_error(on_error)
+        restarts = check_optional_count("restarts", restarts, 0)
         worker_threads = check_count("worker_threads", worker_threads, 1)
-        if start_method is None:
-            start_method = "forkserver"
+        start_method = "forkserver" if start_method is None else start_method
         if start_method not in START_METHODS:
             raise ValueError(f"start_method must be one of {START_METHODS}, got {start_method!r}.")
         if seed_globals and start_method == "thread" and nworkers > 0:
@@ -411,8 +407,10 @@ class TurboDataLoader(Resumable):
         TypeError, ValueError
             If it is not an integer of at least 1.
         """
-        self._drop_upcoming()
-        self._planner.set_length(length)
+        length = check_count("length", length)
+        with self._lock:
+            self._drop_upcoming()
+            self._planner.set_length(length)
 
     def set_epoch_iterations(self, iterations: int) -> None:
         """Set the iterations of an epoch and leave `length`; acts at the next ``for``.
@@ -422,8 +420,10 @@ class TurboDataLoader(Resumable):
         TypeError, ValueError
             If it is not an integer of at least 1.
         """
-        self._drop_upcoming()
-        self._planner.set_epoch_iterations(iterations)
+        iterations = check_count("epoch_iterations", iterations)
+        with self._lock:
+            self._drop_upcoming()
+            self._planner.set_epoch_iterations(iterations)
 
     def update_dataset(self) -> None:
         """Give the workers the dataset as it is now, without new processes where that can be.
@@ -437,10 +437,11 @@ class TurboDataLoader(Resumable):
         Exception
             If the dataset cannot be pickled: the text names the attribute.
         """
-        if self._engine is not None and self._options.dataset is not None:
-            self._drop_upcoming()
-            if not self._engine.update_dataset():
-                self._start_anew()
+        with self._lock:
+            if self._engine is not None and self._options.dataset is not None:
+                self._drop_upcoming()
+                if not self._engine.update_dataset():
+                    self._start_anew()
 
     # -- facts ---------------------------------------------------------------------------
 

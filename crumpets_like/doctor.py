@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from .broker.limits import DESCRIPTORS, DESCRIPTORS_PER_WORKER
+
 __all__ = [
     "Finding",
     "Level",
@@ -33,8 +35,8 @@ MEMORY_NEEDED = 256 << 20
 """Bytes that a loader with two workers takes before it holds any data."""
 
 MEMORY_COMFORTABLE = 1 << 30
-DESCRIPTORS_NEEDED = 48
-"""Descriptors that a loader with a few workers takes in its fullest process."""
+DESCRIPTORS_NEEDED = DESCRIPTORS + 10 * DESCRIPTORS_PER_WORKER
+"""Descriptors that a loader with ten workers takes in its fullest process."""
 
 DESCRIPTORS_COMFORTABLE = 256
 TORCH_SHARED_MEMORY = 1 << 30
@@ -224,7 +226,7 @@ def check_descriptors(soft: float, hard: float, used: int) -> Finding:
     facts = f"{used} open, limit {count(soft)} (ulimit -Hn: {count(hard)})"
     if soft - used >= DESCRIPTORS_COMFORTABLE:
         return Finding("OK", "descriptors", facts)
-    needs = "A loader takes 20 descriptors and one per worker, in this process and in its own ones"
+    needs = f"A loader takes {DESCRIPTORS} descriptors and {DESCRIPTORS_PER_WORKER} per worker"
     remedy = f"ulimit -n {count(min(hard, 4096))}"
     if hard <= soft:
         remedy = "Raise the hard limit (docker run --ulimit nofile=4096, limits.conf)."

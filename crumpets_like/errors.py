@@ -8,6 +8,7 @@ cause and the knob to turn.
 from __future__ import annotations
 
 import signal
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 
-_MOST_SHOWN = 8  # indices in a text
+MOST_SHOWN = 8  # indices in a text
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Whereabouts:
         The epoch, and the number of the mini-batch in it.
     indices : tuple of int
         Indices of several samples that were read or prepared at once, of which any may be meant.
+    keys : tuple
+        The same where samples have other keys: of the sample, or of several.
     during : str
         What it did where that was none of its samples, such as ``"start_epoch"``.
     """
@@ -50,6 +53,7 @@ class Whereabouts:
     epoch: int | None = None
     batch: int | None = None
     indices: tuple[int, ...] = ()
+    keys: tuple[Any, ...] = ()
     during: str = ""
 
     @property
@@ -58,8 +62,8 @@ class Whereabouts:
         if self.index is not None:
             what = f"the sample with index {self.index}"
         elif self.indices:
-            shown = ", ".join(map(str, self.indices[:_MOST_SHOWN]))
-            more = ", ..." if len(self.indices) > _MOST_SHOWN else ""
+            shown = ", ".join(map(str, self.indices[:MOST_SHOWN]))
+            more = ", ..." if len(self.indices) > MOST_SHOWN else ""
             what = f"one of {len(self.indices)} samples at once, with the indices {shown}{more}"
         else:
             what = self.during or "a sample"
@@ -67,12 +71,17 @@ class Whereabouts:
         return f"{what} (epoch {self.epoch}{batch})"
 
 
+def _shown(keys: tuple[Any, ...]) -> str:
+    some = ", ".join([textwrap.shorten(repr(key), _MOST_TEXT) for key in keys[:_MOST_SHOWN]])
+    return some + (", ..." if len(keys) > _MOST_SHOWN else "")
+
+
 class LoaderError(RuntimeError):
     """Base class of the loader's own errors."""
 
 
 class _Located:
-    """An error that knows where it happened: :class:`Whereabouts`, also one by one."""
+    """An error that has a :class:`Whereabouts`, and each of its facts as an attribute, too."""
 
     def _locate(self, where: Whereabouts | None) -> None:
         self.where = where
@@ -96,20 +105,23 @@ class BufferExhausted(LoaderError, MemoryError):
     held : int
         Mini-batches the caller still holds (through any view of their arrays).
     limit : int
-        Most buffers that may exist (`max_buffers`).
+        Most buffers that may exist.
+    knob : str
+        What raises that limit.
     """
 
-    def __init__(self, held: int, limit: int) -> None:
+    def __init__(self, held: int, limit: int, knob: str = "raise max_buffers") -> None:
         super().__init__(
             f"All {limit} buffers are in use: the caller still holds {held} mini-batches (an "
             "array, a slice or a tensor of a mini-batch keeps its buffer). Drop some of them, copy "
-            "what has to be kept, or raise max_buffers."
+            f"what has to be kept, or {knob}."
         )
         self.held = held
         self.limit = limit
+        self.knob = knob
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.held, self.limit), self.__dict__
+        return type(self), (self.held, self.limit, self.knob), self.__dict__
 
 
 _SLOW_SAMPLE = (
@@ -128,7 +140,7 @@ class LoaderTimeout(_Located, LoaderError, TimeoutError):
     where : Whereabouts or None
         The worker that does not get on, which was ended, and its sample; None if there is none.
     worker_id, pid, index, indices, epoch, batch
-        The same one by one; None if there is none. Where samples are read or prepared at once, one
+        The facts of `where`; None if there is none. Where samples are read or prepared at once, one
         of `indices` is to blame, and `index` is None.
     stack : str
         Where in its code the worker was; empty if that is not known.
@@ -176,7 +188,7 @@ class WorkerError(_Located, LoaderError):
     where : Whereabouts or None
         Worker and sample, if they are known.
     worker_id, pid, index, indices, epoch, batch
-        The same one by one; None if it is not known.
+        The facts of `where`; None if it is not known.
     """
 
     def __init__(
@@ -202,6 +214,10 @@ class WorkerDied(_Located, LoaderError):
 
     Attributes
     ----------
+    where : Whereabouts
+        All that is known of the worker and its sample; what follows is part of it.
+    why : str
+        Why that is an error: other workers are replaced.
     worker_id : int
         Number of the worker, 0-based.
     pid : int

@@ -26,8 +26,8 @@ class Clock:
         self.waited_for_last = 0.0  # of that, when all of the epoch had been requested
         self.worked = 0.0
 
-    def wait(self, seconds: float, all_requested: bool) -> None:
-        """The caller has waited."""
+    def note_waited(self, seconds: float, all_requested: bool) -> None:
+        """The caller has waited so long, `all_requested`: for the last batches of the epoch."""
         self.waited += seconds
         self.waited_for_last += seconds * all_requested
 
@@ -149,7 +149,7 @@ class EpochIterator:
             raise
         finally:
             self._left = time.perf_counter()
-            clock.wait(self._left - entered, requests.exhausted)
+            clock.note_waited(self._left - entered, requests.exhausted)
         if batch is None:
             self._ended = True
             epoch.mark = requests.mark._replace(over=True)

@@ -85,11 +85,6 @@ def choose_source(
         argument, items = "sampler", sampler
         if shuffle:
             raise ValueError(_conflict("shuffle", shuffle, argument, items))
-    if isinstance(sampler, SeekableSampler) and sampler.reach > len(iterable):
-        raise ValueError(
-            f"sampler is made for a dataset of at least {sampler.reach} samples, got one of "
-            f"{len(iterable)}"
-        )
     if not any(hasattr(type(items), name) for name in ("__iter__", "__getitem__", "order")):
         raise TypeError(f"{argument} must be iterable, got {items!r} ({type(items).__name__})")
     indexable = is_indexable(iterable)
@@ -98,6 +93,11 @@ def choose_source(
         raise ValueError(
             f"{option} needs a dataset with __len__ and __getitem__, got the iterable "
             f"{iterable!r}, whose samples come in its own order"
+        )
+    if isinstance(sampler, SeekableSampler) and sampler.reach > len(iterable):
+        raise ValueError(
+            f"sampler is made for a dataset of at least {sampler.reach} samples, got one of "
+            f"{len(iterable)}"
         )
     return Source(argument, items, iterable, indexable)
 

@@ -35,7 +35,7 @@ class Statistics:
         Share of the time, 0 to 1, that each worker spent on samples, while the caller waited or
         worked and all workers were up.
     buffers_free : int
-        Buffers that nobody uses.
+        Buffers that nobody uses, of those that were made ready or used before.
     buffers_filling : int
         Buffers that were requested and are not finished.
     buffers_ready : int

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from crumpets_like import TurboDataLoader, Worker
+from crumpets_like.sampling import WeightedSampler
 from tests.support.loading import Items, items
 
 
@@ -86,6 +87,11 @@ REFUSED = [
     ({"dataset": iter([]), "shuffle": True}, ValueError, "shuffle=True .* __getitem__"),
     ({"dataset": iter([]), "sampler": [0]}, ValueError, r"sampler=\[0\] .* __getitem__"),
     (
+        {"dataset": iter([]), "sampler": WeightedSampler([1.0])},
+        ValueError,
+        "sampler=<.*WeightedSampler.* __getitem__",
+    ),
+    (
         {"dataset": iter([]), "batch_sampler": [[0]]},
         ValueError,
         r"batch_sampler=\[\[0\]\] .* __getitem__",
@@ -96,7 +102,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
     REFUSED,
-    ids=[" ".join(f"{name}={value}" for name, value in row[0].items())[:50] for row in REFUSED],
+    ids=[" ".join(f"{name}={value}" for name, value in row[0].items())[:24] for row in REFUSED],
 )
 def test_refused_at_construction(arguments, kind, text):
     with pytest.raises(kind, match=text):

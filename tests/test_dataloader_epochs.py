@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -111,6 +112,26 @@ class TestLength:
         with pytest.raises(kind, match=f"{method[4:]} .*{value}"):
             getattr(loader, method)(value)
         assert (len(loader), loader.length) == (3, 10)
+
+    @pytest.mark.parametrize("method", ["set_length", "set_epoch_iterations"])
+    def test_a_refused_change_costs_nothing(self, method):
+        with fork(range(10), 4) as loader:
+            run_epoch(loader)
+            ahead = loader._upcoming
+            assert ahead is not None
+            with pytest.raises(ValueError, match="at least 1"):
+                getattr(loader, method)(0)
+            assert loader._upcoming is ahead
+
+    @pytest.mark.parametrize(
+        ("method", "arguments"),
+        [("set_length", (8,)), ("set_epoch_iterations", (2,)), ("update_dataset", ())],
+    )
+    def test_no_epoch_is_begun_during_a_change(self, method, arguments, monkeypatch):
+        loader = fork(range(10), 4)
+        monkeypatch.setattr(loader, "_lock", MagicMock())
+        getattr(loader, method)(*arguments)
+        loader._lock.__enter__.assert_called_once()
 
     def test_facts(self):
         loader = fork(range(10), 4, 3, num_mini_batches=2, start_iteration=5)

@@ -28,6 +28,7 @@ EXAMPLES = [
     LoaderError("text"),
     LoaderClosed("closed"),
     BufferExhausted(5, 8),
+    BufferExhausted(5, 8, "raise ulimit -f"),
     LoaderTimeout(2.5),
     LoaderTimeout(120, WHERE, "File ...", "Detail."),
     WorkerError("KeyError", "'name'", "Traceback ..."),

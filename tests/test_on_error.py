@@ -290,7 +290,7 @@ class DeadlyBulk(BulkFields):
 
     def prepare_batch(self, samples: Any, batch: Any, buffers: Any) -> None:
         if 17 in list(samples):
-            self._cell[0] = 17
+            self._crumpets_current.cell[0] = 17
             os.kill(os.getpid(), signal.SIGKILL)
         super().prepare_batch(samples, batch, buffers)
 

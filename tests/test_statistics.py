@@ -93,6 +93,23 @@ class TestFigures:
             held.clear()
             assert loader.statistics().buffers_held == 0
 
+    @pytest.mark.parametrize("nworkers", [0, 2])
+    def test_each_buffer_counts_once(self, nworkers):
+        def total():
+            figures = loader.statistics()
+            held, free = figures.buffers_held, figures.buffers_free
+            return held + free + figures.buffers_filling + figures.buffers_ready
+
+        with TurboDataLoader(
+            range(40), 4, Items(), nworkers, shared_memory=16, prefetch=2, start_method="fork"
+        ) as loader:
+            assert loader.statistics().buffers_free == 16
+            iterator = iter(loader)
+            held = [next(iterator) for _ in range(3)]
+            assert wait_until(lambda: total() == 16)
+            assert loader.statistics().buffers_held == 3
+            held.clear()
+
     def test_is_frozen_and_each_field_is_documented(self):
         figures = measure(range(4), 0)
         with pytest.raises(dataclasses.FrozenInstanceError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 import gc
+import os
 import pickle
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from crumpets_like import LoaderClosed, TurboDataLoader
+from crumpets_like.broker import parts
 from tests.support.loading import Items, run_items, wait_until
 from tests.support.matrix import start_methods
 from tests.support.processes import named
@@ -187,6 +189,47 @@ def test_a_daemon_thread_ends_silently(nworkers: int, start_method: str) -> None
     for _ in range(3):
         result = run_scenario(iterate_in_a_daemon, nworkers, start_method).check()
         assert result.stderr == ""
+
+
+class Late(Items):
+    """Sample 4 waits until it is told to go on."""
+
+    begun = threading.Event()
+    go_on = threading.Event()
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        if sample == 4:
+            self.begun.set()
+            self.go_on.wait()
+        super().prepare(sample, batch, buffers)
+
+    def teardown(self) -> None:
+        print("teardown")
+
+
+def leave_late_threads(exits: bool) -> None:
+    """The loader stops while a thread is in a sample, which ends later or never."""
+    parts._STOP_SECONDS = 0.0
+    before: set[str] = set()
+    for _ in range(3):
+        Late.begun.clear()
+        Late.go_on.clear()
+        with TurboDataLoader(range(8), 4, Late(), 2, start_method="thread") as loader:
+            next(iter(loader))
+            assert Late.begun.wait(20)
+        if not exits:
+            Late.go_on.set()
+            assert wait_until(lambda: threading.active_count() == 1)
+            before = before or set(os.listdir("/dev/fd"))
+            assert len(os.listdir("/dev/fd")) == len(before), "all is closed"
+
+
+@pytest.mark.parametrize("exits", [False, True])
+def test_late_threads_end_silently(exits: bool) -> None:
+    result = run_scenario(leave_late_threads, exits, timeout=60).check()
+    assert result.stderr == ""
+    if not exits:
+        assert result.stdout.split() == ["teardown"] * 6
 
 
 # -- objects ----------------------------------------------------------------------------------

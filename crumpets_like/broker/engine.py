@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from ..epochs import EpochPlan
-from ..errors import BufferExhausted, LoaderClosed, LoaderError, LoaderTimeout
+from ..errors import LoaderClosed, LoaderError, LoaderTimeout
 from .failures import copy_exception
 from .options import MOST_AHEAD, TINY_RING, EngineOptions
 from .parts import Parts
@@ -228,7 +228,7 @@ class Engine:
         if slot is not None:
             self._parts.producer.grant(this, slot)
         elif ring.held + self._parts.producer.granted >= ring.limit:
-            raise BufferExhausted(ring.held, ring.limit)
+            raise ring.exhausted()
         elif consumer.failure is not None:
             raise copy_exception(consumer.failure)
         else:  # slots of a pass that was left early have not come back

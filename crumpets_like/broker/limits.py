@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 __all__ = [
+    "DESCRIPTORS",
+    "DESCRIPTORS_PER_WORKER",
     "address_space_left",
     "available_memory",
     "cgroup_headrooms",
@@ -16,8 +18,8 @@ __all__ = [
 
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
-_DESCRIPTORS = 24  # of a loader in the training process
-_DESCRIPTORS_PER_WORKER = 2  # in the supervisor; one in the training process
+DESCRIPTORS = 28  # of a loader in its fullest process
+DESCRIPTORS_PER_WORKER = 2  # in the supervisor; one in the training process
 
 
 def available_memory() -> int:
@@ -88,7 +90,7 @@ def check_descriptors(nworkers: int) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
     used = len(os.listdir(folder))
-    needed = _DESCRIPTORS + _DESCRIPTORS_PER_WORKER * nworkers
+    needed = DESCRIPTORS + DESCRIPTORS_PER_WORKER * nworkers
     if limit != resource.RLIM_INFINITY and limit - used < needed:
         raise OSError(
             errno.EMFILE,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..epochs import EpochPlan
-from ..errors import BufferExhausted, LoaderClosed, WorkerError
+from ..errors import LoaderClosed, WorkerError
 from ..seeding import preserve_globals
 from .assembly import RawBatch, assemble
 from .engine import STOPPED_AT_EXIT, EngineFacts
@@ -118,7 +118,7 @@ class LocalEngine:
             while this.rest:
                 slot = self.ring.take_or_collect()
                 if slot is None:
-                    raise BufferExhausted(self.ring.held, self.ring.limit)
+                    raise self.ring.exhausted()
                 mini_batch = self._run(this, slot, this.rest.pop(0))
                 if mini_batch is not None:
                     this.partial.append(mini_batch)

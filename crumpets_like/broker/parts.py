@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from .addresses import make_addresses, remove_directory, remove_ipc_handles, sweep
 from .consumer import Consumer
@@ -17,10 +18,13 @@ from .limits import check_descriptors
 from .logs import levels
 from .options import EngineOptions, ring_for
 from .payload import Payload, copy_template
-from .processes import THREAD_NAME, Wakeup
+from .processes import THREAD_NAME
 from .producer import Pass, Producer
 from .ring import BufferRing
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from .threads import WorkerThreads
 
 __all__ = ["Parts"]
 
@@ -55,8 +59,7 @@ class Parts:
         self.passes: dict[int, Pass] = {}
         self.stopped = False
         self._owner = os.getpid()
-        self._threads: list[threading.Thread] = []
-        self._wakeup: Wakeup | None = None
+        self._threads: WorkerThreads | None = None
         self._addresses: list[str] = []
 
     def start(self, options: EngineOptions) -> None:
@@ -140,9 +143,9 @@ class Parts:
 
     def _start_threads(self, options: EngineOptions, settings: Settings) -> None:
         from .runner import Runner  # elsewhere the workers' processes import them
-        from .worker_loop import serve
+        from .threads import WorkerThreads
 
-        wakeup = self._wakeup = Wakeup()
+        threads = self._threads = WorkerThreads()
         for worker_id in range(settings.nworkers):
             runner = Runner(
                 copy_template(options.worker_template),
@@ -155,14 +158,7 @@ class Parts:
                 seed_globals=False,
                 on_error=options.on_error,
             )
-            thread = threading.Thread(
-                target=serve,
-                args=(runner, self.consumer.context, settings, worker_id, [wakeup.fileno()]),
-                name=f"{THREAD_NAME}w{worker_id}",
-                daemon=True,
-            )
-            thread.start()
-            self._threads.append(thread)
+            threads.start(runner, settings, worker_id)
 
     def stop(self) -> None:
         """End all that was started, once.
@@ -187,10 +183,8 @@ class Parts:
             for this in self.passes.values():
                 self.producer.cancel(this)
             self.producer.stop()
-        if self._wakeup is not None:
-            self._wakeup.set()
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        if self._threads is not None:
+            self._threads.stop(_STOP_SECONDS)
         if hasattr(self, "_supervisor"):
             self._supervisor.end(max(0.1, deadline - time.monotonic()))
         if hasattr(self, "consumer"):  # until now it has received what workers log at their end
@@ -199,7 +193,5 @@ class Parts:
             self._supervisor.close()
         if hasattr(self, "ring"):
             self.ring.close()
-        if self._wakeup is not None and not any(thread.is_alive() for thread in self._threads):
-            self._wakeup.close()
         remove_ipc_handles(self._addresses)
         remove_directory(self.uid)

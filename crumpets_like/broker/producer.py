@@ -25,13 +25,12 @@ from .processes import THREAD_NAME
 from .protocol import BatchHead, Cancel, Kind, NewDataset, Stop, Submit, Waiting, pack
 from .ring import BufferRing
 from .snapshot import Place
-from .sockets import open_socket
+from .sockets import LINGER, open_socket
 from .stream import Stream
 
 __all__ = ["Pass", "Producer", "Window"]
 
 _REFILL = 4  # something happens when this part of the window is free: few, not tiny messages
-_LINGER = 200  # milliseconds that last messages may take
 
 
 class Window:
@@ -69,6 +68,8 @@ class Pass:
 
     Attributes
     ----------
+    id : int
+        Its number among the passes of the engine.
     window : Window
         Whose slots it takes.
     plan : EpochPlan
@@ -82,8 +83,16 @@ class Pass:
         Samples of the batches that were delivered.
     mark : Mark
         Where the plan goes on behind them.
-    interrupted : bool
-        Whether another thread wants it to be left.
+    exhausted : bool
+        Whether all of the plan is requested.
+    cancelled, interrupted : bool
+        Whether it was dropped; whether another thread wants it to be left.
+    requested, retrieved : int
+        Mini-batches.
+    partial : list
+        Mini-batches of a batch that is not complete yet.
+    thread : threading.Thread or None
+        Which reads the plan, if it gives samples of an iterable.
     successor : Pass or None
         What is requested once this pass is requested to its end.
     """
@@ -102,7 +111,7 @@ class Pass:
         self.requested = 0
         self.retrieved = 0
         self.successor: Pass | None = None
-        self.partial: list[Any] = []  # mini-batches of a batch that is not complete yet
+        self.partial: list[Any] = []
         self.thread: threading.Thread | None = None
         self._rest: deque[Any] = deque()  # mini-batches of a batch that have no slot yet
         self._position = plan.first_position
@@ -213,7 +222,7 @@ class Producer:
         self._windows = [self.window]
         self._ids = itertools.count(1)  # whose next() threads may call at once
         self._changed = threading.Condition()  # guards slots and socket: two threads use them
-        self._socket = open_socket(context, zmq.PUSH, "address", address, linger=_LINGER)
+        self._socket = open_socket(context, zmq.PUSH, "address", address, linger=LINGER)
 
     @property
     def granted(self) -> int:

@@ -21,6 +21,7 @@ Ready                     Worker -> Broker       -
 Chunk                     Broker -> Worker       as Submit; one more if `lost`
 Stop                      Broker -> Worker       -
 Done                      Worker -> Broker       as its parts say
+Failure                   Worker -> Broker       one pickled exception, which is passed on
 Results                   Broker -> Consumer     as its items say (result stream)
 WorkersUp                 Broker -> Consumer     - (control stream)
 Record                    any -> Consumer        one pickled log record (control stream)
@@ -38,6 +39,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args, get_origin, get_t
 import msgpack
 
 __all__ = [
+    "INDEX_BYTES",
     "BatchHead",
     "Cancel",
     "Chunk",
@@ -64,7 +66,7 @@ __all__ = [
 
 Frame: TypeAlias = bytes | memoryview
 
-_INDEX_BYTES = 8
+INDEX_BYTES = 8
 
 
 class Kind(IntEnum):
@@ -304,7 +306,7 @@ def unpack(head: Frame, frames: Sequence[Frame] = (), token: bytes = b"") -> Mes
 
 def _samples_fit(kind: Kind, samples: int, frames: Sequence[Frame]) -> bool:
     if kind is Kind.INDICES:
-        return len(frames) == 1 and len(frames[0]) == _INDEX_BYTES * samples
+        return len(frames) == 1 and len(frames[0]) == INDEX_BYTES * samples
     return len(frames) == samples
 
 

@@ -26,6 +26,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import BufferExhausted
 from .buffers import SlotLayout
 from .limits import address_space_left, available_memory
 from .memory import anonymous_file, hide_from_dumps
@@ -72,6 +73,7 @@ class BufferRing:
         self.largest_free_form = 0  # bytes of the arrays of one mini-batch
         self.skips_reported = False  # whether the user was told that samples are skipped
         self._initial = buffers
+        self._knob = "raise max_buffers"
         self._lock = threading.Lock()
         self._idle: list[int] = []  # warm slots, last used first
         self._returned: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -104,8 +106,10 @@ class BufferRing:
             slots = max(_FREE_FORM_SLOTS, buffers)
         else:
             slots = max(buffers, available // 2 // stride)
+        wanted = slots
         if stride:
-            largest = min(address_space_left(), _LARGEST_MAPPING)
+            header = RingGeometry(nworkers, stride, 0).size
+            largest = max(0, min(address_space_left(), _LARGEST_MAPPING) - header)
             if self.free_form and slots * stride > largest:
                 stride = max(mmap.PAGESIZE, largest // slots // mmap.PAGESIZE * mmap.PAGESIZE)
             slots = max(min(slots, largest // stride), min(slots, buffers))
@@ -128,6 +132,8 @@ class BufferRing:
                 slots //= 2
                 continue
             hide_from_dumps(self.mapping)
+            if slots < wanted:
+                self._knob = "raise the limits of this process (ulimit -v, ulimit -f)"
             return geometry
 
     def touch(self) -> None:
@@ -173,6 +179,10 @@ class BufferRing:
             gc.collect()
             slot = self.take()
         return slot
+
+    def exhausted(self) -> BufferExhausted:
+        """The error for a caller who holds all slots."""
+        return BufferExhausted(self.held, self.limit, self._knob)
 
     def wait_for_return(self, timeout: float | None) -> bool:
         """Wait until a slot comes back or :meth:`wake` is called; False after `timeout` seconds."""
@@ -223,10 +233,11 @@ class BufferRing:
 
     @property
     def idle(self) -> int:
-        """Slots that nobody uses."""
+        """Slots that nobody uses: of those that were used once, or made ready at the start."""
         with self._lock:
             self._collect()
-            return len(self._idle)
+            ready = min(self._initial, self.geometry.slots)
+            return len(self._idle) + max(0, ready - self._next_new)
 
     @property
     def held(self) -> int:

@@ -49,6 +49,8 @@ class Runner:
         Its sizes.
     rows : int
         Most samples of a mini-batch.
+    worker_id : int
+        Number of the worker, 0-based.
     seed : int
         The loader's seed.
     seed_globals : bool
@@ -90,10 +92,8 @@ class Runner:
             self._writer = RowWriter(self._layout)
             self._bulk = overrides(worker, "prepare_batch")
         page = StatusPage(memory, max(1, geometry.nworkers))
-        worker.worker_id = worker_id
-        worker._seed = seed
         specs = self._layout.specs if self._layout else None
-        self._standing = Standing(worker, page, seed_globals, specs)
+        self._standing = Standing(worker, page, worker_id, seed, seed_globals, specs)
         self._settling = Settling(on_error, self._standing)
         self._reader = Reader(self._standing, dataset)
 
@@ -179,9 +179,9 @@ class Runner:
                 raise  # the position stays in the status page: it tells whose fault it is
             add_note(error, standing.note(error))
             self._where = standing.whereabouts()
-            standing.end(part, time.perf_counter() - started)
+            standing.end(time.perf_counter() - started)
             raise
-        standing.end(part, time.perf_counter() - started)
+        standing.end(time.perf_counter() - started)
         if skipped:
             frames.append(pack_errors(list(skipped.items())))
         return frames, len(skipped)
@@ -193,7 +193,7 @@ class Runner:
     def _start_epoch(self, epoch: int) -> None:
         self._standing.enter(Stage.START_EPOCH)
         self._tell_dataset(epoch)
-        self.worker.epoch = epoch
+        self._standing.current.epoch = epoch
         self.worker.start_epoch(epoch)
         self._epoch = epoch
 
@@ -276,11 +276,12 @@ class Runner:
         arrays: RowBuffers,
     ) -> None:
         worker: Any = self.worker
-        position = worker._first + row
-        worker._one = False
-        worker._chunk = (position, size)
+        current = self._standing.current
+        position = current.first + row
+        current.one = False
+        current.chunk = (position, size)
         if self._standing.kind is Kind.INDICES:
-            worker.indices = np.array(self._standing.keys[row : row + size])
+            current.indices = np.array(self._standing.keys[row : row + size])
         self._standing.enter(Stage.SAMPLES if size > 1 else Stage.SAMPLE, position)
         self._standing.seed(position)
         worker.prepare_batch(samples, batch, arrays)
@@ -292,7 +293,7 @@ class Runner:
         worker: Any = self.worker
         prepare = worker.prepare
         reseed = self._standing.reseeds
-        cell, first = self._standing.cell, worker._first
+        cell, first = self._standing.cell, self._standing.first
         skipped = self._settling.skipped
         lists = ListCheck(cell, first)
         check = lists.check
@@ -313,7 +314,7 @@ class Runner:
             self._writer.reset(buffers)
 
         source, names = self._source_of_each(keys)
-        worker._one = True
+        self._standing.current.one = True
         self._settling.each(source, names, rows, prepare_all, undo)
 
     def _fill_free_form(self, part: Part, keys: Any) -> list[Frame]:
@@ -337,9 +338,10 @@ class Runner:
         if part.slot != NO_SLOT:
             arena = self._shares.arena(part.slot, part.rows, part.start, part.size)
         source, names = self._source_of_each(keys)
-        worker._one, worker._arena = True, arena
+        current = self._standing.current
+        current.one, current.arena = True, arena
         self._settling.each(source, names, [None] * len(keys), process_all)
-        worker._one = False
+        current.one = False
         if not results:
             return []
         self._standing.enter(Stage.COLLATE, part.position)

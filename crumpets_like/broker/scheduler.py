@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from .failures import pack_errors
-from .protocol import BatchHead, Item, Kind, Outcome, Part, Segment, Status, Submit
+from .protocol import INDEX_BYTES, BatchHead, Item, Kind, Outcome, Part, Segment, Status, Submit
 
 __all__ = ["CHUNK_SECONDS", "Assignment", "MiniBatch", "Piece", "Scheduler"]
 
@@ -22,7 +22,6 @@ CHUNK_SECONDS = 0.01  # of work in one message, at least: overhead below 2 %
 _LONG_CHUNK_SECONDS = 0.04  # while there is plenty of work: overhead below 0.5 %
 _LOOKAHEAD_SECONDS = 0.02  # a worker gets a second chunk in advance only if it is short
 _MEMORY = 0.9  # weight of older chunks in the moving average
-_INDEX_BYTES = 8
 
 Frames: TypeAlias = list[Any]
 
@@ -62,7 +61,7 @@ class MiniBatch:
     def frames(self, start: int, count: int) -> Frames:
         """The part of the payload that belongs to some rows."""
         if self.kind == Kind.INDICES:
-            return [self.payload[start * _INDEX_BYTES : (start + count) * _INDEX_BYTES]]
+            return [self.payload[start * INDEX_BYTES : (start + count) * INDEX_BYTES]]
         return list(self.payload[start : start + count])
 
     def drop_rest(self) -> None:
@@ -108,6 +107,12 @@ class Piece(NamedTuple):
         if batch.kind == Kind.SAMPLES:
             return tuple(range(batch.position + start, batch.position + start + self.size))
         return ()
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Their keys, pickled, where these are no indices."""
+        batch = self.batch
+        return tuple(batch.frames(self.start, self.size)) if batch.kind == Kind.KEYS else ()
 
 
 class Assignment(NamedTuple):
@@ -187,7 +192,7 @@ class Scheduler:
         for head in submit.batches:
             stop = first + head.rows
             if indices is not None:
-                payload: Any = indices[first * _INDEX_BYTES : stop * _INDEX_BYTES]
+                payload: Any = indices[first * INDEX_BYTES : stop * INDEX_BYTES]
             else:
                 payload = frames[first:stop]
             first = stop

@@ -33,8 +33,8 @@ class Stage(IntEnum):
 class StatusPage:
     """What each worker is doing, written by the worker, read by everyone.
 
-    Per worker: the current sample's position in its epoch (-1: none), samples finished, seconds
-    spent on samples, and the :class:`Stage`. A write costs 30 ns.
+    Per worker: the current sample's position in its epoch (-1: none), seconds spent on samples, and
+    the :class:`Stage`. A write costs 30 ns.
     """
 
     def __init__(self, memory: Any, nworkers: int) -> None:
@@ -63,26 +63,20 @@ class StatusPage:
 
     def stage(self, worker_id: int) -> Stage:
         """What the worker's position stands for."""
-        return Stage(self._integers[_word(worker_id) + 3])
+        return Stage(self._integers[_word(worker_id) + 2])
 
     def stage_cell(self, worker_id: int) -> memoryview:
         """The worker's stage alone: ``cell[0]``."""
-        word = _word(worker_id) + 3
+        word = _word(worker_id) + 2
         return self._integers[word : word + 1]
-
-    def samples_done(self, worker_id: int) -> int:
-        """Samples that the worker has finished."""
-        return self._integers[_word(worker_id) + 1]
 
     def busy_seconds(self, worker_id: int) -> float:
         """Seconds that the worker has spent on samples."""
-        return self._floats[_word(worker_id) + 2]
+        return self._floats[_word(worker_id) + 1]
 
-    def add_work(self, worker_id: int, samples: int, seconds: float) -> None:
+    def add_work(self, worker_id: int, seconds: float) -> None:
         """Count finished work."""
-        word = _word(worker_id)
-        self._integers[word + 1] += samples
-        self._floats[word + 2] += seconds
+        self._floats[_word(worker_id) + 1] += seconds
 
     def release(self) -> None:
         """Let go of the memory, so that its mapping can be closed."""

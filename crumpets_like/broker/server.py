@@ -41,13 +41,12 @@ from .protocol import (
 from .scheduler import Piece, Scheduler
 from .segment import Stage, StatusPage
 from .settings import Settings
-from .sockets import open_socket
+from .sockets import LINGER, open_socket
 
 __all__ = ["Broker", "broker_process"]
 
 logger = logging.getLogger(__name__)
 
-_LINGER = 200  # milliseconds that last messages may take
 _KILLS = 2  # a sample that ends so many workers is the culprit, ...
 _RESTARTS_PER_KILL = 40  # ... or more, where so many deaths are expected that it may be chance
 
@@ -112,9 +111,11 @@ class Broker:
         # Workers that are ended for it: the timeout, and the position they stood at.
         self._overdue: dict[int, tuple[float, int]] = {}
         self._up = False  # whether all workers were ready once
+        self._supervisor: socket.socket | None = None
+        self._status: StatusPage | None = None
         self._dataset: list[bytes] = []  # the message for workers that start later
         self._context: zmq.Context[Any] = zmq.Context()
-        open_ = partial(open_socket, self._context, linger=_LINGER)
+        open_ = partial(open_socket, self._context, linger=LINGER)
         try:
             self._work = open_(zmq.PULL, "work_address", work_address, bind=True)
             self._workers = open_(zmq.ROUTER, "worker_address", worker_address, bind=True)
@@ -143,6 +144,7 @@ class Broker:
         status : StatusPage, optional
             Tells what a dead worker was working on.
         """
+        self._supervisor, self._status = supervisor, status
         poller = zmq.Poller()
         for source in [self._work, self._workers, *deaths, *([supervisor] if supervisor else [])]:
             poller.register(source, zmq.POLLIN)
@@ -152,7 +154,7 @@ class Broker:
                 ready = dict(poller.poll())
                 if any(descriptor in ready for descriptor in deaths):
                     return
-                if self._work in ready and not self._receive_work(supervisor, status):
+                if self._work in ready and not self._receive_work():
                     return
                 if self._workers in ready:
                     self._receive_answers()
@@ -168,7 +170,7 @@ class Broker:
                             continue
                         worker_id, pid, start, code, dump = message
                         self._ended[worker_id] = start  # its last words may still come
-                        self._worker_ended(worker_id, pid, code, dump, supervisor, status)
+                        self._worker_ended(worker_id, pid, code, dump)
                 self._send_results()
                 self._give_work()
         except Exception as error:
@@ -178,11 +180,11 @@ class Broker:
         finally:
             self._stop_workers()
             self._results.close(linger=0)  # whoever stops us does not wait for results
-            self._context.destroy(linger=_LINGER)
+            self._context.destroy(linger=LINGER)
 
     # -- messages ------------------------------------------------------------------------
 
-    def _receive_work(self, supervisor: socket.socket | None, status: StatusPage | None) -> bool:
+    def _receive_work(self) -> bool:
         """Take in what the producer wants; False when it wants an end."""
         while True:
             try:
@@ -200,8 +202,7 @@ class Broker:
                 for worker_id in self._identities:
                     self._send_dataset(worker_id)
             elif isinstance(message, Waiting):
-                if supervisor is not None and status is not None:
-                    self._caller_waits(message, supervisor, status)
+                self._caller_waits(message)
             elif isinstance(message, Stop):
                 return False
 
@@ -281,20 +282,12 @@ class Broker:
 
     # -- deaths --------------------------------------------------------------------------
 
-    def _worker_ended(
-        self,
-        worker_id: int,
-        pid: int,
-        code: int,
-        dump: str,
-        supervisor: socket.socket,
-        status: StatusPage | None,
-    ) -> None:
+    def _worker_ended(self, worker_id: int, pid: int, code: int, dump: str) -> None:
         """A worker process is gone and reaped: nobody writes its rows any more."""
         position, stage = -1, Stage.SAMPLE
-        if status is not None:
-            position, stage = status.position(worker_id), status.stage(worker_id)
-            status.set_position(worker_id, -1)
+        if self._status is not None:
+            position, stage = self._status.position(worker_id), self._status.stage(worker_id)
+            self._status.set_position(worker_id, -1)
         self._identities.pop(worker_id, None)
         self._tell_ready()
         timeout, stuck_at = self._overdue.pop(worker_id, (None, -1))
@@ -326,7 +319,7 @@ class Broker:
                 return
             self._scheduler.end_pass(pass_id, [died])
         self._scheduler.give_again(pieces)
-        supervisor.sendall(msgpack.packb(["start", worker_id]))
+        self._ask_supervisor("start", worker_id)
 
     def _suspect(
         self,
@@ -366,10 +359,11 @@ class Broker:
         self._restarts_left[pass_id] = self._restarts_left.get(pass_id, self._restarts) + kills
         return [suspect._replace(lost=(*suspect.lost, (position, described)), careful=True)]
 
-    def _caller_waits(
-        self, message: Waiting, supervisor: socket.socket, status: StatusPage
-    ) -> None:
+    def _caller_waits(self, message: Waiting) -> None:
         """End the workers that have not got on since half of the caller's timeout."""
+        status = self._status
+        if status is None:  # nobody tells where they are
+            return
         before = self._looks
         self._looks = {
             worker: (status.position(worker), chunk)
@@ -393,8 +387,12 @@ class Broker:
                 worker,
                 message.seconds,
             )
-        # At once, so that they can be ended together.
-        supervisor.sendall(b"".join(msgpack.packb(["end", worker]) for worker in stuck))
+        self._ask_supervisor("end", *stuck)  # at once, so that they are ended together
+
+    def _ask_supervisor(self, action: str, *workers: int) -> None:
+        if self._supervisor is not None:
+            requests = [msgpack.packb([action, worker]) for worker in workers]
+            self._supervisor.sendall(b"".join(requests))
 
 
 def _whereabouts(
@@ -410,10 +408,11 @@ def _whereabouts(
         return replace(where, during="start_epoch", batch=None)
     if stage is Stage.COLLATE:
         return replace(where, during="collate, or pickling its result")
-    indices = piece.indices[position - piece.batch.position - piece.start :]
+    first = position - piece.batch.position - piece.start
+    indices, keys = piece.indices[first:], piece.keys[first:]
     if stage is Stage.SAMPLES:
-        return replace(where, indices=indices)
-    return replace(where, index=next(iter(indices), None))
+        return replace(where, indices=indices, keys=keys)
+    return replace(where, index=next(iter(indices), None), keys=keys[:1])
 
 
 def broker_process(settings: Settings, supervisor_pid: int, channel: socket.socket) -> None:

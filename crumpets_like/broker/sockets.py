@@ -9,7 +9,9 @@ import zmq
 
 from .protocol import MOST_BYTES
 
-__all__ = ["open_socket"]
+__all__ = ["LINGER", "open_socket"]
+
+LINGER = 200  # milliseconds that last messages may take where nobody waits for them longer
 
 
 def open_socket(

@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from .. import seeding
-from ..errors import Whereabouts
+from ..errors import MOST_SHOWN, Whereabouts
+from ..seeding import SampleRNG
 from .buffers import BufferSpec
+from .current import Current
 from .protocol import Kind, Part
 from .segment import Stage, StatusPage
 from .worker import Worker
 
 __all__ = ["Standing"]
 
-_MOST_SHOWN = 8  # indices in a note
 _ABOUT_FIELDS = (ValueError, TypeError, OverflowError, LookupError, Warning)
 
 
@@ -29,6 +30,8 @@ class Standing:
         Whose attributes tell the user the same.
     page : StatusPage
         Where it is noted.
+    worker_id, seed : int
+        Number of the worker, and the loader's seed.
     reseeds : bool
         Whether the global generators are seeded for each sample.
     specs : mapping of str to BufferSpec, optional
@@ -38,6 +41,8 @@ class Standing:
     ----------
     cell : memoryview
         ``cell[0]`` is the position of the current sample in its epoch, -1 where there is none.
+    current : Current
+        Where it is noted for the worker itself.
     kind : Kind
         What the worker has been given: what `keys` are.
     keys : ndarray of int64, or sequence
@@ -48,10 +53,11 @@ class Standing:
         self,
         worker: Worker,
         page: StatusPage,
+        worker_id: int,
+        seed: int,
         reseeds: bool = False,
         specs: Mapping[str, BufferSpec] | None = None,
     ) -> None:
-        worker_id = worker.worker_id
         self._worker = worker
         self._page = page
         self._worker_id = worker_id
@@ -62,20 +68,23 @@ class Standing:
         self._stage_cell[0] = self._stage
         self.kind = Kind.INDICES
         self.keys: Any = ()
-        self.cell = worker._cell = page.cell(worker_id)
+        self.cell = page.cell(worker_id)
+        self.current = Current(worker_id, seed, self.cell)
+        self.current.source = SampleRNG(seed)
+        # (A worker may be a frozen dataclass.)
+        object.__setattr__(worker, "_crumpets_current", self.current)
 
     @property
     def first(self) -> int:
         """Position of the first sample of the part."""
-        return self._worker._first
+        return self.current.first
 
     def begin(self, part: Part, kind: Kind, keys: Any) -> None:
         """The worker has a new part."""
-        worker = self._worker
         self.kind = kind
         self.keys = keys
-        worker._keys = keys.tolist() if kind is Kind.INDICES else None
-        worker._first = self.cell[0] = part.position
+        self.current.keys = keys.tolist() if kind is Kind.INDICES else None
+        self.current.first = self.cell[0] = part.position
 
     def enter(self, stage: Stage, position: int | None = None) -> None:
         """From now on the position stands for this; default: it stays the same."""
@@ -88,19 +97,16 @@ class Standing:
     def seed(self, position: int) -> None:
         """Seed the global generators for the sample at a position, if they are at all."""
         if self.reseeds:
-            seeding.seed_globals(self._worker._seed, self._worker.epoch, position)
+            seeding.seed_globals(self.current.seed, self.current.epoch, position)
 
     def draw_anew(self) -> None:
         """Another sample takes the place of the current one: it draws from the beginning."""
-        self._worker._drawn = -1
+        self.current.drawn = -1
 
-    def end(self, part: Part, seconds: float) -> None:
-        """The part is finished."""
-        worker = self._worker
-        self.cell[0] = worker._drawn = -1
-        worker._one = False
-        worker._chunk = worker.indices = worker._keys = worker._arena = None
-        self._page.add_work(self._worker_id, part.size, seconds)
+    def end(self, seconds: float) -> None:
+        """The part is finished; it took so long."""
+        self.current.leave()
+        self._page.add_work(self._worker_id, seconds)
 
     def release(self) -> None:
         """Let go of the memory."""
@@ -113,42 +119,41 @@ class Standing:
         """Index of the current sample; those of an iterable are counted, keys are no indices."""
         if self._worker.index >= 0:  # it may know better: what is one sample here may be several
             return self._worker.index
-        if self._worker._keys is not None:
-            return self._worker._keys[self.cell[0] - self.first]
+        if self.current.keys is not None:
+            return self.current.keys[self.cell[0] - self.first]
         return self.cell[0] if self.kind is Kind.SAMPLES else None
 
     @property
     def _at_one(self) -> bool:
         """Whether the position stands for one sample alone."""
-        return self._stage is Stage.SAMPLE or (self._stage is Stage.SAMPLES and self._worker._one)
+        return self._stage is Stage.SAMPLE or (self._stage is Stage.SAMPLES and self.current.one)
 
     def whereabouts(self) -> Whereabouts:
-        """The same for an error."""
-        where = Whereabouts(self._worker_id, os.getpid(), epoch=self._worker.epoch)
+        """Where it stands, for the attributes of an error."""
+        where = Whereabouts(self._worker_id, os.getpid(), epoch=self.current.epoch)
         if self._at_one:
             return replace(where, index=self.index)
         if self._stage is Stage.SAMPLES:
-            return replace(where, indices=tuple(self._worker._keys or ()))
+            return replace(where, indices=tuple(self.current.keys or ()))
         return where
 
     def note(self, error: BaseException) -> str:
-        """The same in words."""
-        worker = self._worker
-        keys, unit = worker._keys, worker._unit
+        """Where it stands, in words, and what the fields are if `error` may be about them."""
+        keys, unit = self.current.keys, self._worker._crumpets_unit
         if self._stage is Stage.START_EPOCH:
             what = "start of an epoch"
-        elif self._at_one and (keys is not None or worker.index >= 0):
+        elif self._at_one and (keys is not None or self._worker.index >= 0):
             what = f"sample with index {self.index}"
         elif self._at_one:
             what = f"{unit} number {self.cell[0]} of the epoch"
         else:
             what = "collate of the " if self._stage is Stage.COLLATE else ""
             if keys is not None:
-                what += f"{unit}s with the indices {list(keys[:_MOST_SHOWN])}"
-                what += ", ..." if len(keys) > _MOST_SHOWN else ""
+                what += f"{unit}s with the indices {list(keys[:MOST_SHOWN])}"
+                what += ", ..." if len(keys) > MOST_SHOWN else ""
             else:
                 what += f"{unit}s from number {self.first} of the epoch on"
-        text = f"In worker {self._worker_id}, epoch {worker.epoch}: {what}."
+        text = f"In worker {self._worker_id}, epoch {self.current.epoch}: {what}."
         if self._specs is not None and isinstance(error, _ABOUT_FIELDS):
             specs = [f"{name}={spec}" for name, spec in self._specs.items()]
             text += f" Buffers: {', '.join(specs) or 'none'}."

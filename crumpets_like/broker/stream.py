@@ -11,7 +11,7 @@ from .assembly import RawBatch
 __all__ = ["CLOSED", "EMPTY", "END", "NUDGE", "Stream"]
 
 
-class _Mark:
+class _Signal:
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -19,10 +19,10 @@ class _Mark:
         return self._name
 
 
-END = _Mark("END")  # no more mini-batches in this pass
-EMPTY = _Mark("EMPTY")  # a mini-batch of which all samples were skipped
-CLOSED = _Mark("CLOSED")  # nobody receives any more
-NUDGE = _Mark("NUDGE")  # look again: something changed
+END = _Signal("END")  # no more mini-batches in this pass
+EMPTY = _Signal("EMPTY")  # a mini-batch of which all samples were skipped
+CLOSED = _Signal("CLOSED")  # nobody receives any more
+NUDGE = _Signal("NUDGE")  # look again: something changed
 
 
 class Stream:
@@ -43,11 +43,6 @@ class Stream:
         self._total: int | None = None
         self._error: BaseException | None = None
         self.received = 0
-
-    @property
-    def ready(self) -> int:
-        """Mini-batches that wait for the caller."""
-        return self._ready.qsize()
 
     @property
     def awaited(self) -> int:

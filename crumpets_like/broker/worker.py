@@ -7,48 +7,67 @@ caller's object is never changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..seeding import SampleRNG
 from .buffers import BufferSpec
-from .encoding import Arena, collate, stack_or_list
+from .current import Current
+from .encoding import collate, stack_or_list
 
-__all__ = ["BufferWorker", "Worker", "overrides"]
+__all__ = ["BufferWorker", "Worker", "check_names", "overrides"]
+
+_Class = TypeVar("_Class", bound=type)
 
 
+def _read_only(cls: _Class) -> _Class:
+    """Say in words why the properties of a class cannot be set; see NOTE [Names]."""
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, property):
+            setattr(cls, name, value.setter(_refusal(name)))
+    return cls
+
+
+def _refusal(name: str) -> Any:
+    def refuse(worker: Worker, value: Any) -> None:
+        raise AttributeError(
+            f"self.{name} is the loader's own in each {_base_of(worker).__name__}, and cannot be "
+            f"set: {type(worker).__name__} must give its attribute another name."
+        )
+
+    return refuse
+
+
+@_read_only
 class Worker:
     """Free-form worker: :meth:`process` turns one sample into a dict.
 
     Override :meth:`process`, and where needed :meth:`collate`, :meth:`setup`,
     :meth:`start_epoch`, :meth:`teardown`.
 
-    Attributes
-    ----------
-    worker_id : int
-        Number of this copy, 0-based; -1 in the template.
-    epoch : int
-        Epoch of the current sample, 0-based.
-    indices : ndarray of int64, shape (k,)
-        The same for all samples of a chunk, inside `prepare_batch`.
+    The public names of this class, and of :class:`BufferWorker` in its subclasses, are reserved:
+    override the methods; what the properties give cannot be set. All other names are yours.
     """
 
-    worker_id: int = -1
-    epoch: int = 0
-    indices: NDArray[np.int64] | None = None
-    _source: SampleRNG | None = None
-    _seed: int = 0
-    _cell: Any = None  # holds the position in the epoch of the current sample
-    _first: int = 0  # position of the chunk's first sample
-    _keys: Sequence[int] | None = None  # indices of the chunk's samples
-    _one: bool = False  # whether there is one current sample
-    _drawn: int = -1  # position that `_source` stands at
-    _chunk: tuple[int, int] | None = None  # (first position, count) inside prepare_batch
-    _pool: list[SampleRNG]
-    _unit: str = "sample"  # what an item of its work is, for messages
-    _arena: Arena | None = None  # where free-form results may be made in place
+    _crumpets_current: Current = Current()  # each copy gets one of its own
+    _crumpets_unit: str = "sample"  # what an item of its work is, for messages
+
+    @property
+    def worker_id(self) -> int:
+        """Number of this copy, 0-based; -1 in the template."""
+        return self._crumpets_current.worker_id
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the current sample, 0-based."""
+        return self._crumpets_current.epoch
+
+    @property
+    def indices(self) -> NDArray[np.int64] | None:
+        """In `prepare_batch`: dataset indices of the chunk's samples; None where they have none."""
+        return self._crumpets_current.indices
 
     def setup(self) -> None:
         """Run once in each worker, before its first sample: open files and models here."""
@@ -61,7 +80,11 @@ class Worker:
         """
 
     def teardown(self) -> None:
-        """Run once in each worker when the loader stops."""
+        """Run once in each worker when the loader stops.
+
+        But a worker process that is still in one sample (perhaps of the next epoch, which is begun
+        early) a second later is killed without it; a thread ends, and runs this, when it can.
+        """
 
     def process(self, sample: Any) -> dict[str, Any]:
         """Turn one sample into a dict of results; the default returns a dict sample as it is."""
@@ -88,8 +111,12 @@ class Worker:
 
     @property
     def index(self) -> int:
-        """Dataset index of the current sample; -1 where samples have none."""
-        return self._keys[self._cell[0] - self._first] if self._one and self._keys else -1
+        """Dataset index of the current sample; -1 where it has none."""
+        current = self._crumpets_current
+        if not current.one or not current.keys:
+            return -1
+        row: int = current.cell[0] - current.first
+        return current.keys[row]
 
     @property
     def rng(self) -> np.random.Generator:
@@ -104,42 +131,49 @@ class Worker:
         RuntimeError
             Outside a sample, and in `prepare_batch`, where `rngs` holds one per sample.
         """
-        if not self._one:
-            raise RuntimeError(self._why_no_rng())
-        position = self._cell[0]
-        if position != self._drawn or self._source is None:
-            if self._source is None:
-                self._source = SampleRNG(self._seed)
-            self._source.seek(self.epoch, position)
-            self._drawn = position
-        return self._source.generator
-
-    def _why_no_rng(self) -> str:
-        if self._chunk is not None:
-            return (
-                "self.rng is not defined in prepare_batch: the size of a chunk depends on timing, "
-                "results must not. Use self.rngs, which holds one generator per sample."
-            )
-        return (
-            "self.rng belongs to a sample: it can be used in process, prepare and prepare_batch "
-            "(as self.rngs), not in setup, start_epoch or teardown."
-        )
+        current = self._crumpets_current
+        if not current.one:
+            raise RuntimeError(_why_no_rng(current))
+        position = current.cell[0]
+        if position != current.drawn:
+            current.source.seek(current.epoch, position)
+            current.drawn = position
+        return current.source.generator
 
     @property
     def rngs(self) -> Sequence[np.random.Generator]:
         """In `prepare_batch`: the random generators of the chunk's samples.
 
         They are reused for the next chunk, so draw from them before `prepare_batch` returns.
+
+        Raises
+        ------
+        RuntimeError
+            Elsewhere.
         """
-        if self._chunk is None:
+        current = self._crumpets_current
+        if current.chunk is None:
             raise RuntimeError("self.rngs is only defined in prepare_batch; use self.rng.")
-        first, count = self._chunk
-        pool = self.__dict__.setdefault("_pool", [])
+        first, count = current.chunk
+        pool, epoch = current.pool, current.epoch
         while len(pool) < count:
-            pool.append(SampleRNG(self._seed))
-        return [pool[i].seek(self.epoch, first + i) for i in range(count)]
+            pool.append(SampleRNG(current.seed))
+        return [pool[i].seek(epoch, first + i) for i in range(count)]
 
 
+def _why_no_rng(current: Current) -> str:
+    if current.chunk is not None:
+        return (
+            "self.rng is not defined in prepare_batch: the size of a chunk depends on timing, "
+            "results must not. Use self.rngs, which holds one generator per sample."
+        )
+    return (
+        "self.rng belongs to a sample: it can be used in process, prepare and prepare_batch "
+        "(as self.rngs), not in setup, start_epoch or teardown."
+    )
+
+
+@_read_only
 class BufferWorker(Worker):
     """Worker that writes each sample straight into shared memory.
 
@@ -149,8 +183,8 @@ class BufferWorker(Worker):
 
     def __init__(self) -> None:
         super().__init__()
-        self._buffer_specs: dict[str, BufferSpec] = {}
-        self._params: dict[str, Any] = {}
+        self._crumpets_specs: dict[str, BufferSpec] = {}
+        self._crumpets_params: dict[str, Any] = {}
 
     def add_buffer(self, key: str, buffer: BufferSpec | tuple[Any, ...] | NDArray[Any]) -> None:
         """Declare a field of the mini-batch: an array of shape ``(n, *shape)``.
@@ -173,7 +207,7 @@ class BufferWorker(Worker):
         if key in self.buffer_specs:
             raise ValueError(f"key {key!r} has a buffer already: {self.buffer_specs[key]}.")
         try:
-            self._buffer_specs[key] = BufferSpec.parse(buffer)
+            self._crumpets_specs[key] = BufferSpec.parse(buffer)
         except (TypeError, ValueError) as error:
             raise type(error)(f"buffer {key!r}: {error}") from None
 
@@ -181,7 +215,7 @@ class BufferWorker(Worker):
     def buffer_specs(self) -> dict[str, BufferSpec]:
         """The declared fields."""
         try:
-            return self._buffer_specs
+            return self._crumpets_specs
         except AttributeError:
             raise TypeError(
                 f"{type(self).__name__}.__init__ must call super().__init__() first."
@@ -195,7 +229,7 @@ class BufferWorker(Worker):
     def params(self) -> dict[str, Any]:
         """Parameters stored by :meth:`add_params`."""
         self.buffer_specs  # noqa: B018  the clear error when super().__init__() was not called
-        return self._params
+        return self._crumpets_params
 
     def prepare(
         self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
@@ -235,17 +269,42 @@ class BufferWorker(Worker):
         buffers : dict of str to ndarray
             Rows of each field, shape ``(k, *shape)``.
         """
-        chunk, self._chunk = self._chunk, None
-        first = chunk[0] if chunk else self._first
-        self._one = True
+        current = self._crumpets_current
+        if current is Worker._crumpets_current:  # no loader has called this, but a test perhaps
+            current = Current()
+        chunk, current.chunk = current.chunk, None
+        first = chunk[0] if chunk else current.first
+        current.one = True
         try:
             for row, sample in enumerate(samples):
-                self._cell[0] = first + row
+                current.cell[0] = first + row
                 rows = {key: array[row, ...] for key, array in buffers.items()}
                 self.prepare(sample, batch, rows)
         finally:
-            self._chunk = chunk
-        self._one = False  # but an error is that of its sample
+            current.chunk = chunk
+        current.one = False  # but an error is that of its sample
+
+
+def _base_of(worker: Worker) -> type[Worker]:
+    return BufferWorker if isinstance(worker, BufferWorker) else Worker
+
+
+def check_names(worker: Worker) -> None:
+    """TypeError if a worker has something of its own in place of what the loader gives it."""
+    base = _base_of(worker)
+    own = [cls for cls in type(worker).__mro__ if not issubclass(base, cls)]
+    for name in (name for name in dir(base) if not name.startswith("_")):
+        if isinstance(getattr(base, name), property):
+            taken = any(name in vars(owner) for owner in (worker, *own))
+            what = "which the loader gives it: use another name."
+        else:
+            taken = name in vars(worker) or not callable(getattr(worker, name))
+            what = "a method of this class: override it in a subclass, or use another name."
+        if taken:
+            raise TypeError(
+                f"worker_template: {type(worker).__name__} has an attribute {name!r} of its own in "
+                f"place of {base.__name__}.{name}, {what}"
+            )
 
 
 def overrides(worker: Worker, method: str) -> bool:

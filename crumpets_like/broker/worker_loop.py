@@ -51,7 +51,7 @@ __all__ = ["serve", "worker_process"]
 
 logger = logging.getLogger(__name__)
 
-_LINGER = 1000  # milliseconds that a last answer may take
+_LINGER = 1000  # milliseconds that last words may take
 
 
 def serve(
@@ -92,9 +92,8 @@ def serve(
         for descriptor in stop_descriptors:
             poller.register(descriptor, zmq.POLLIN)
         while True:
-            ready = dict(poller.poll())
-            if socket not in ready:
-                return
+            if dict(poller.poll()).keys() & set(stop_descriptors):
+                return  # also if there is work left: nobody wants it any more
             message, *frames = socket.recv_multipart()
             request = unpack(message, frames, token=settings.token)
             if isinstance(request, Stop):

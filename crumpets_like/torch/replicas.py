@@ -45,6 +45,12 @@ class Request(NamedTuple):
     number: int  # of the batch
     what: Any  # keys, a key, or a list as long as the stream's batch
 
+    @property
+    def _crumpets_keys(self) -> tuple[Any, ...]:
+        """Of its samples, for errors; those of a stream have none."""
+        what = self.what if isinstance(self.what, list | tuple) else (self.what,)
+        return tuple(key for key in what if key is not None)
+
 
 class Keys:
     """The dataset as the engine sees it: requests are handed on to the worker."""
@@ -124,7 +130,7 @@ class FetchWorker(Worker):
         Of the loader.
     """
 
-    _unit = "batch"
+    _crumpets_unit = "batch"
 
     def __init__(self, snapshot: Snapshot, modes: Modes) -> None:
         self._inherited: Any = snapshot  # a Place in the workers
@@ -151,7 +157,7 @@ class FetchWorker(Worker):
         if self._modes.seed_globals:
             seeding.seed_globals(request.seed, request.epoch, request.number)
         try:
-            return {"": (fetcher.fetch(request.what, self._arena),)}
+            return {"": (fetcher.fetch(request.what, self._crumpets_current.arena),)}
         except StopIteration:
             if isinstance(fetcher, StreamFetcher):
                 return {"": self.worker_id}

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import mmap
 import os
 import threading
 import time
@@ -121,7 +122,8 @@ class TestPasses:
 
     def test_fewer_buffers_than_were_asked_for(self, monkeypatch):
         """Where the system maps less than max_buffers, that is the limit."""
-        monkeypatch.setattr("crumpets_like.broker.ring.address_space_left", lambda: 3 * 64)
+        space = mmap.PAGESIZE + 3 * 64  # status page and slots
+        monkeypatch.setattr("crumpets_like.broker.ring.address_space_left", lambda: space)
         engine = make_engine(range(100), shared_memory=2, max_buffers=50, timeout=10)
         try:
             this = engine.open(planner(range(100), 4).open())
@@ -129,6 +131,7 @@ class TestPasses:
             with pytest.raises(BufferExhausted) as caught:
                 engine.next_batch(this)
             assert caught.value.limit == 3
+            assert "ulimit -f" in str(caught.value)
             del held, caught
         finally:
             engine.stop()

@@ -207,7 +207,7 @@ def test_facts(make):
     assert not facts.reads_ahead
     assert not facts.works_ahead
     del held
-    assert engine.facts().free == 2
+    assert engine.facts().free == 4
 
 
 def test_an_abandoned_engine_is_stopped():

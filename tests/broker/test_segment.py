@@ -11,10 +11,9 @@ class TestStatusPage:
         page = StatusPage(memory, 3)
         for worker in range(3):
             page.set_position(worker, 10 + worker)
-            page.add_work(worker, worker, 0.5 * worker)
-            page.add_work(worker, 1, 0.25)
+            page.add_work(worker, 0.5 * worker)
+            page.add_work(worker, 0.25)
         assert [page.position(worker) for worker in range(3)] == [10, 11, 12]
-        assert [page.samples_done(worker) for worker in range(3)] == [1, 2, 3]
         assert [page.busy_seconds(worker) for worker in range(3)] == [0.25, 0.75, 1.25]
         assert [memory[64 * worker] for worker in range(3)] == [10, 11, 12]
         assert not any(memory[3 * 64 :])
@@ -27,10 +26,10 @@ class TestStatusPage:
 
     def test_clear(self):
         page = StatusPage(bytearray(4096), 2)
-        page.add_work(1, 5, 0.5)
+        page.add_work(1, 0.5)
         page.clear()
         assert [page.position(worker) for worker in range(2)] == [-1, -1]
-        assert page.samples_done(1) == 5
+        assert page.busy_seconds(1) == 0.5
 
     def test_released_memory_can_be_closed(self):
         memory = mmap.mmap(-1, 4096)

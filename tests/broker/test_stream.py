@@ -17,7 +17,7 @@ class TestStream:
             stream.add(number, BATCHES[number])
         stream.end(4)
         assert self.get_all(stream, 5) == [*BATCHES, END]
-        assert stream.ready == 0
+        assert stream._ready.qsize() == 0
 
     def test_as_they_come(self):
         stream = Stream(in_order=False)
@@ -30,7 +30,7 @@ class TestStream:
         stream, error = Stream(), ValueError()
         stream.add(1, BATCHES[1])
         stream.end(2, error)
-        assert stream.ready == 0
+        assert stream._ready.qsize() == 0
         stream.add(0, BATCHES[0])
         assert self.get_all(stream, 3) == [*BATCHES[:2], error]
 
@@ -64,7 +64,7 @@ class TestStream:
             stream.put(NUDGE)
         assert stream.get_ready() is BATCHES[0]
         assert stream.get_ready() is None
-        assert stream.ready == 0  # there is no mark left, either
+        assert stream._ready.qsize() == 0  # there is no mark left, either
         stream.end(3)
         stream.add(1, BATCHES[1])
         assert [stream.get_ready() for _ in range(2)] == BATCHES[1:3]

@@ -6,6 +6,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -149,6 +150,31 @@ def test_the_last_words_of_a_thread_wait_for_the_broker(monkeypatch):
 
 
 class TestServing:
+    def test_no_work_is_begun_behind_the_stop(self):
+        begun, go_on = threading.Event(), threading.Event()
+
+        class Slow(Worker):
+            seen: ClassVar[list[int]] = []
+
+            def process(self, sample):
+                self.seen.append(sample)
+                begun.set()
+                go_on.wait()
+                return {"x": sample}
+
+            def teardown(self):
+                self.seen.append("teardown")
+
+        with serving(Slow(), [10, 11]) as broker:
+            broker.receive()
+            for number in (0, 1):
+                indices = np.array([number]).tobytes()
+                broker.send(Chunk(8 + number, 0, Kind.INDICES, 0, [part(1)]), indices)
+            assert begun.wait(20)
+            broker.wakeup.set()
+            go_on.set()
+        assert Slow.seen == [10, "teardown"]
+
     def test_the_way_of_a_chunk(self):
         worker = Free()
         with serving(worker, [10, 11, 12, 13]) as broker:
