@@ -24,6 +24,7 @@ __all__ = [
 
 
 MOST_SHOWN = 8  # indices in a text
+_MOST_TEXT = 100  # characters of a key
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,11 @@ class Whereabouts:
         """What it was working on, in words."""
         if self.index is not None:
             what = f"the sample with index {self.index}"
-        elif self.indices:
-            shown = ", ".join(map(str, self.indices[:MOST_SHOWN]))
-            more = ", ..." if len(self.indices) > MOST_SHOWN else ""
-            what = f"one of {len(self.indices)} samples at once, with the indices {shown}{more}"
+        elif len(self.keys) == 1:
+            what = f"the sample with key {_shown(self.keys)}"
+        elif several := self.indices or self.keys:
+            kind = "indices" if self.indices else "keys"
+            what = f"one of {len(several)} samples at once, with the {kind} {_shown(several)}"
         else:
             what = self.during or "a sample"
         batch = "" if self.batch is None else f", mini-batch {self.batch}"
@@ -72,8 +74,8 @@ class Whereabouts:
 
 
 def _shown(keys: tuple[Any, ...]) -> str:
-    some = ", ".join([textwrap.shorten(repr(key), _MOST_TEXT) for key in keys[:_MOST_SHOWN]])
-    return some + (", ..." if len(keys) > _MOST_SHOWN else "")
+    some = ", ".join([textwrap.shorten(repr(key), _MOST_TEXT) for key in keys[:MOST_SHOWN]])
+    return some + (", ..." if len(keys) > MOST_SHOWN else "")
 
 
 class LoaderError(RuntimeError):

@@ -99,7 +99,7 @@ def rebuild_exception(data: bytes) -> BaseException:
 def _with_keys(error: WorkerDied | LoaderTimeout) -> BaseException:
     """The same error with the keys of its samples; the broker, which made it, unpickles none."""
     where = error.where
-    if where is None or not where.keys:
+    if where is None or not all(isinstance(key, bytes) for key in where.keys or [None]):
         return error
     keys: tuple[Any, ...] = ()
     with contextlib.suppress(Exception):  # then without them
