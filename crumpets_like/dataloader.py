@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from .arguments import OnError, check_count, check_on_error, check_optional_count, check_timeout
 from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
@@ -27,7 +27,7 @@ from .slicer import Slicer
 from .statistics import Statistics, make_statistics
 
 if TYPE_CHECKING:
-    from .broker.local import LocalEngine
+    from .broker.contract import AnyEngine, AnyPass
 
 __all__ = [
     "Consumer",
@@ -168,9 +168,9 @@ class TurboDataLoader(Resumable):
         world_size: int | str | None = None,
         uneven: str = "pad",
     ) -> None:
-        self._engine: Engine | LocalEngine | None = None
+        self._engine: AnyEngine | None = None
         self._current: Epoch | None = None  # that was begun last
-        self._upcoming: tuple[Planner, EpochPlan, Any] | None = None
+        self._upcoming: tuple[Planner, EpochPlan, AnyPass] | None = None
         self._torn = False  # whether the loader's own code was interrupted
         self._lock = threading.RLock()  # held by who starts, stops, or begins an epoch
         self._seeded = seed is not None
@@ -281,7 +281,7 @@ class TurboDataLoader(Resumable):
                 self._clock = Clock()
         return self
 
-    def _make_engine(self) -> Engine | LocalEngine:
+    def _make_engine(self) -> AnyEngine:
         if self._nworkers:
             return Engine(self._options)
         with interrupts_deferred():
@@ -343,29 +343,30 @@ class TurboDataLoader(Resumable):
             self._clock.asked = entered
         if last is not None:
             last.join()
-        this: Any
         if self._upcoming is not None:
             _, plan, this = self._upcoming
             self._upcoming = None
         else:
-            self._planner, plan, this = self._open(None)
+            self._planner, plan, this = self._open(self._engine, None)
         self._torn = False
         self._clock.waited += time.perf_counter() - entered  # a sampler may take its time
         self._current = Epoch(self._engine, plan, this, self._timeout)
         return EpochIterator(self, self._current)
 
-    def _open_ahead(self, current: Any) -> None:
+    def _open_ahead(self, current: AnyPass) -> None:
         """Request the first batches of the next epoch, once all of this one are requested."""
         if self._upcoming is None and self._engine is not None:
-            planner, plan, this = self._open(current)
+            planner, plan, this = self._open(self._engine, current)
             self._upcoming = (self._planner, plan, this)
             self._planner = planner  # in this order: another thread may take a state
 
-    def _open(self, current: Any) -> tuple[Planner, EpochPlan, Any]:
+    def _open(
+        self, engine: AnyEngine, current: AnyPass | None
+    ) -> tuple[Planner, EpochPlan, AnyPass]:
         """Plan an epoch and begin its pass, requested behind that of `current`."""
         planner = copy.copy(self._planner)
         plan = planner.open()
-        return planner, plan, cast(Engine, self._engine).open(plan, after=current)
+        return planner, plan, engine.open(plan, after=current)
 
     def _start_anew(self) -> None:
         """Something, such as Ctrl-C, has interrupted the loader's own code: trust none of it."""

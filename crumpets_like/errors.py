@@ -113,10 +113,11 @@ class BufferExhausted(LoaderError, MemoryError):
     """
 
     def __init__(self, held: int, limit: int, knob: str = "raise max_buffers") -> None:
+        others = f"; {limit - held} are for the batch that comes next" if held < limit else ""
         super().__init__(
             f"All {limit} buffers are in use: the caller still holds {held} mini-batches (an "
-            "array, a slice or a tensor of a mini-batch keeps its buffer). Drop some of them, copy "
-            f"what has to be kept, or {knob}."
+            f"array, a slice or a tensor of a mini-batch keeps its buffer){others}. Drop some of "
+            f"them, copy what has to be kept, or {knob}."
         )
         self.held = held
         self.limit = limit

@@ -11,6 +11,7 @@ from .errors import BufferExhausted, LoaderClosed, LoaderTimeout
 from .passes import Mark
 
 if TYPE_CHECKING:
+    from .broker.contract import AnyEngine, AnyPass
     from .dataloader import TurboDataLoader
 
 __all__ = ["Clock", "Epoch", "EpochIterator"]
@@ -62,7 +63,9 @@ class Epoch:
         Held by who moves it on.
     """
 
-    def __init__(self, engine: Any, plan: EpochPlan, this: Any, timeout: float | None) -> None:
+    def __init__(
+        self, engine: AnyEngine, plan: EpochPlan, this: AnyPass, timeout: float | None
+    ) -> None:
         self.engine = engine
         self.plan = plan
         self.requests = this

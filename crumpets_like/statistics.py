@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from .broker.engine import EngineFacts
+    from .broker.contract import EngineFacts
     from .iteration import Clock
 
 __all__ = ["Bottleneck", "Statistics", "find_bottleneck", "make_statistics"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
@@ -91,3 +92,10 @@ def test_records_of_imports(start_method: str) -> None:
 @pytest.mark.parametrize("start_method", PROCESSES)
 def test_many_records(start_method: str) -> None:
     run_scenario(troubles.many_records, start_method, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_the_training_process_is_killed_beside_subprocesses(start_method: str) -> None:
+    run_scenario(
+        troubles.trainer_with_subprocesses_is_killed, start_method, timeout=60, grace=2.0
+    ).check(-signal.SIGKILL)

@@ -12,10 +12,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..epochs import EpochPlan
 from ..errors import LoaderClosed, LoaderError, LoaderTimeout
+from .contract import STOPPED_AT_EXIT, EngineFacts
 from .failures import copy_exception
 from .options import MOST_AHEAD, TINY_RING, EngineOptions
 from .parts import Parts
@@ -23,7 +24,7 @@ from .producer import Pass
 from .snapshot import Snapshot, reachable
 from .stream import CLOSED, EMPTY, END
 
-__all__ = ["Engine", "EngineFacts"]
+__all__ = ["Engine"]
 
 T = TypeVar("T")
 
@@ -32,26 +33,6 @@ _QUICK_BUFFERS = 6  # ... up to so many for each worker: then none of them waits
 _FIRST = 24  # mini-batches that tell whether they are: memory in use does not grow later
 _SECONDS_AHEAD = 0.04  # per worker: two groups of CHUNK_SECONDS with it, as much ready
 _VERDICT_SECONDS = 0.9  # for the broker to name who does not get on
-STOPPED_AT_EXIT = (
-    "The loader was stopped by the exit of the interpreter. An atexit handler can use it only if "
-    "it is registered after the loader was started."
-)
-
-
-class EngineFacts(NamedTuple):
-    """State of an engine at one moment; buffers as in :class:`crumpets_like.Statistics`."""
-
-    free: int
-    filling: int
-    ready: int
-    held: int
-    busy_seconds: tuple[float, ...]  # of each worker
-    chunk_samples: int
-    up_since: float | None  # when all workers were up, by time.perf_counter; None: not yet
-    seconds_reading: float  # that the sampler or iterable took
-    reads_ahead: bool  # in a thread of its own, not in the caller's
-    works_ahead: bool  # workers, not the caller's thread
-    skipped: int  # samples
 
 
 class Engine:
@@ -199,8 +180,13 @@ class Engine:
     def _wait(self, this: Pass, wait: Callable[[float | None], T]) -> T:
         """What `wait` returns; the broker hears of it when the caller waits long for it."""
         consumer, timeout = self._parts.consumer, self._options.timeout
-        if timeout is None or self._options.start_method == "thread":
-            return wait(timeout)
+        if timeout is None:
+            return wait(None)
+        if self._options.start_method == "thread":  # nobody can end one that hangs
+            try:
+                return wait(timeout)
+            except LoaderTimeout:
+                raise self._late(this) from None
         since, look, seconds = consumer.changed_at, 0, timeout / 2
         while True:
             try:
@@ -211,10 +197,19 @@ class Engine:
                     seconds = max(0.0, since + timeout / 2 - time.monotonic())
                     continue
                 if look == 2:
-                    raise LoaderTimeout(timeout) from None
+                    raise self._late(this) from None
                 self._parts.producer.tell_waiting(this, look, timeout)
                 look += 1
                 seconds = timeout / 2 if look == 1 else _VERDICT_SECONDS
+
+    def _late(self, this: Pass) -> LoaderTimeout:
+        cause = ""
+        if self._options.dataset is None and this.requested == this.stream.received:
+            cause = (
+                "All samples that the iterable has given are done: it hangs, or is slow. Raise "
+                "timeout= (None: no limit) if its next one may take that long."
+            )
+        return LoaderTimeout(self._options.timeout or 0.0, cause=cause)
 
     def knows(self, error: BaseException) -> bool:
         """Whether an error was raised where everything was in order, not by a signal handler."""
@@ -228,7 +223,7 @@ class Engine:
         if slot is not None:
             self._parts.producer.grant(this, slot)
         elif ring.held + self._parts.producer.granted >= ring.limit:
-            raise ring.exhausted()
+            raise ring.exhausted(made=sum(one is not EMPTY for one in this.partial))
         elif consumer.failure is not None:
             raise copy_exception(consumer.failure)
         else:  # slots of a pass that was left early have not come back
@@ -349,3 +344,4 @@ class Engine:
             self.close_pass(this)
         self._stopped = True
         self._finalizer()
+        self._snapshots.clear()

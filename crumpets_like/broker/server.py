@@ -288,7 +288,7 @@ class Broker:
         if self._status is not None:
             position, stage = self._status.position(worker_id), self._status.stage(worker_id)
             self._status.set_position(worker_id, -1)
-        self._identities.pop(worker_id, None)
+        ready = self._identities.pop(worker_id, None) is not None
         self._tell_ready()
         timeout, stuck_at = self._overdue.pop(worker_id, (None, -1))
         pieces = self._scheduler.remove_worker(worker_id)
@@ -313,6 +313,8 @@ class Broker:
                 f"No worker is replaced any more: {self._restarts} were, the limit of an epoch "
                 "(raise restarts= to allow more)."
             )
+            if not ready:
+                why = f"It was not ready yet: it unpickled the dataset, or ran setup(). {why}"
             died = describe_failure(WorkerDied(where, code, why, dump))
             if not pieces:  # it cannot even start, or ended between epochs: nothing else would fail
                 self.control.send_multipart([pack(Failure(worker_id), self._token), died])
@@ -335,6 +337,11 @@ class Broker:
         pass_id = suspect.batch.pass_id
         place = (pass_id, stage, -1 if stage is Stage.START_EPOCH else position)
         kills = self._kills[place] = self._kills.get(place, 0) + 1
+        if stage is Stage.SAMPLES:  # each of those at once may be the one, of which they are tried
+            first = suspect.batch.position + suspect.start
+            for other in range(position, first + suspect.size):
+                sample = (pass_id, Stage.SAMPLE, other)
+                self._kills[sample] = self._kills.get(sample, 0) + 1
         error: LoaderError
         if timeout is not None and (self._on_error_raises or stage is not Stage.SAMPLES):
             error = LoaderTimeout(timeout, where, dump)

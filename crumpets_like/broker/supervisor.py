@@ -83,13 +83,15 @@ def supervise(channel: socket.socket, uid: str) -> NoReturn:
 
 
 def _leave(uid: str, code: int) -> NoReturn:
-    """Remove the folder and end this process."""
+    """Remove the folder and end this process; by a signal that all of its session gets."""
     with contextlib.suppress(Exception):
         from .addresses import remove_directory  # not before: start-up does not wait for it
 
         remove_directory(uid)
     with contextlib.suppress(Exception):
         sys.stderr.flush()
+    if code < 0:  # the training process, which would do it, is gone
+        os.killpg(0, -code)
     os._exit(code)
 
 
@@ -327,7 +329,10 @@ class _Supervisor:
         return worker_id, pid, start, os.waitstatus_to_exitcode(status), stack
 
     def _shut_down(self) -> int:
-        """Give everybody a moment to end, then end them; returns the exit code."""
+        """Give everybody a moment to end, then end them; returns the exit code.
+
+        A negative one, the number of a signal, is for subprocesses of user code, too.
+        """
         orderly = not wait_readable([self._trainer], 0)
         if not orderly:  # nobody is left to work for
             self._signal_workers(signal.SIGKILL)
@@ -345,6 +350,8 @@ class _Supervisor:
                 ready = list(self._workers)
             for descriptor in ready:
                 self._reap(descriptor)
+        if not orderly:
+            return -signal.SIGKILL
         return BROKER_DIED if failed else 0
 
     def _signal_workers(self, number: signal.Signals) -> None:

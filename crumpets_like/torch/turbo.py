@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from ..broker.engine import Engine
-from ..broker.local import LocalEngine
+from ..broker.contract import AnyEngine
 from ..broker.worker import Worker
 from ..dataloader import TurboDataLoader
 from .device import check_devices
@@ -97,6 +96,6 @@ class TorchTurboDataLoader(TurboDataLoader):
         """Where mini-batches go: all to one device, or each of an iteration to its own."""
         return self._devices
 
-    def _make_engine(self) -> Engine | LocalEngine:
+    def _make_engine(self) -> AnyEngine:
         make = DeviceEngine if self._nworkers else LocalDeviceEngine
         return make(self._options, self._devices)

@@ -153,6 +153,7 @@ class TestDeaths:
             assert isinstance(died, WorkerDied)
             assert died.where == Whereabouts(0, 1000)
             assert "1 were, the limit of an epoch" in str(died)
+            assert "It was not ready yet: it unpickled the dataset, or ran setup()." in str(died)
 
     def test_exits_may_come_in_pieces(self):
         with running(nworkers=2, restarts=2) as bench:
@@ -402,6 +403,22 @@ class TestCallerWaits:
             assert (error.worker_id, error.index, error.batch) == (0, None, 0)
             assert error.indices == (100, 101, 102)
             assert "one of 3 samples at once, with the indices 100, 101, 102 (epoch 0" in str(error)
+
+    @pytest.mark.parametrize("position", [0, 2])
+    def test_they_are_tried_one_by_one_and_the_next_death_tells(self, position):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(3)
+            bench.workers[0].receive()
+            bench.ended(0, position=0, stage=Stage.SAMPLES)
+            bench.restart_requested()
+            chunk, _ = bench.receive_until(bench.start_worker(0, name=b"new"), position)
+            assert [part.size for part in chunk.parts] == [1]
+            bench.ended(0, position=position)
+            _, (frame,) = bench.failed()
+            died = rebuild_exception(frame)
+            assert isinstance(died, WorkerDied)
+            assert died.index == 100 + position
+            assert "has ended 2 workers" in str(died)
 
     def test_where_they_may_be_skipped_they_are_tried_one_by_one(self):
         with running(restarts=9, on_error_raises=False) as bench:

@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -43,6 +44,7 @@ __all__ = [
     "start_epoch_hangs",
     "stopped_broker",
     "trainer_dies_while_modules_are_imported",
+    "trainer_with_subprocesses_is_killed",
 ]
 
 
@@ -350,6 +352,20 @@ def many_records(start_method: str) -> None:
     assert records[:20_000] == [
         f"{number} of sample {n}" for n in range(2) for number in range(10_000)
     ]
+
+
+class HasSubprocess(Items):
+    """Reads through another program."""
+
+    def setup(self) -> None:
+        subprocess.Popen(["sleep", "1000"])
+
+
+def trainer_with_subprocesses_is_killed(start_method: str) -> None:
+    """What workers have started ends with them."""
+    with TurboDataLoader(range(8), 4, HasSubprocess(), 2, start_method=start_method) as loader:
+        assert run_items(loader) == list(range(8))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class AllHang(Items):
