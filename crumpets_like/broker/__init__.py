@@ -4,8 +4,9 @@ The way of a sample, by file names: ``producer`` (numbers mini-batches, sends in
 ``server`` and ``scheduler`` (the broker: which worker gets what) → ``worker_loop``, ``runner``,
 ``worker`` (rows are written into the ``ring``) → ``consumer``, ``stream`` (order) → ``assembly``
 (arrays for the caller).
-``engine`` carries the passes; ``parts`` starts and stops everything; ``supervisor`` starts the
-processes and sees them end.
+``engine`` carries the passes (``local`` does so in the caller's thread; ``contract`` says what both
+can do); ``parts`` starts and stops everything; ``supervisor`` starts the processes and sees them
+end; ``threads`` holds workers that are threads.
 """
 
 from typing import TYPE_CHECKING
