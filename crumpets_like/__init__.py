@@ -4,6 +4,7 @@ Layout: ``dataloader`` is the front door; ``broker/`` the engine behind it; ``ep
 and ``sampling`` decide which samples make up an epoch; ``seeding`` what random numbers they see.
 """
 
+import logging as _logging
 from typing import TYPE_CHECKING
 
 from .lazy import lazy_names as _lazy_names
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_logging.getLogger(__name__).addHandler(_logging.NullHandler())  # the program says where they go
 
 if not TYPE_CHECKING:  # where it would hide names that do not exist
     __getattr__, __dir__ = _lazy_names(

@@ -8,6 +8,7 @@ cause and the knob to turn.
 from __future__ import annotations
 
 import signal
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
 
 
 MOST_SHOWN = 8  # indices in a text
+_MOST_TEXT = 100  # characters of a key
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Whereabouts:
         The epoch, and the number of the mini-batch in it.
     indices : tuple of int
         Indices of several samples that were read or prepared at once, of which any may be meant.
+    keys : tuple
+        The same where samples have other keys: of the sample, or of several.
     during : str
         What it did where that was none of its samples, such as ``"start_epoch"``.
     """
@@ -50,6 +54,7 @@ class Whereabouts:
     epoch: int | None = None
     batch: int | None = None
     indices: tuple[int, ...] = ()
+    keys: tuple[Any, ...] = ()
     during: str = ""
 
     @property
@@ -57,14 +62,20 @@ class Whereabouts:
         """What it was working on, in words."""
         if self.index is not None:
             what = f"the sample with index {self.index}"
-        elif self.indices:
-            shown = ", ".join(map(str, self.indices[:MOST_SHOWN]))
-            more = ", ..." if len(self.indices) > MOST_SHOWN else ""
-            what = f"one of {len(self.indices)} samples at once, with the indices {shown}{more}"
+        elif len(self.keys) == 1:
+            what = f"the sample with key {_shown(self.keys)}"
+        elif several := self.indices or self.keys:
+            kind = "indices" if self.indices else "keys"
+            what = f"one of {len(several)} samples at once, with the {kind} {_shown(several)}"
         else:
             what = self.during or "a sample"
         batch = "" if self.batch is None else f", mini-batch {self.batch}"
         return f"{what} (epoch {self.epoch}{batch})"
+
+
+def _shown(keys: tuple[Any, ...]) -> str:
+    some = ", ".join([textwrap.shorten(repr(key), _MOST_TEXT) for key in keys[:MOST_SHOWN]])
+    return some + (", ..." if len(keys) > MOST_SHOWN else "")
 
 
 class LoaderError(RuntimeError):
@@ -102,10 +113,11 @@ class BufferExhausted(LoaderError, MemoryError):
     """
 
     def __init__(self, held: int, limit: int, knob: str = "raise max_buffers") -> None:
+        others = f"; {limit - held} are for the batch that comes next" if held < limit else ""
         super().__init__(
             f"All {limit} buffers are in use: the caller still holds {held} mini-batches (an "
-            "array, a slice or a tensor of a mini-batch keeps its buffer). Drop some of them, copy "
-            f"what has to be kept, or {knob}."
+            f"array, a slice or a tensor of a mini-batch keeps its buffer){others}. Drop some of "
+            f"them, copy what has to be kept, or {knob}."
         )
         self.held = held
         self.limit = limit

@@ -284,6 +284,14 @@ def deadly_setup(start_method):
     assert (caught.value.exit_code, caught.value.index) == (0, None)
 
 
+def deadly_key():
+    data = {"a": 1, "b": 2, "c": 9}
+    loader = load(data, 1, 1, worker=Deadly(9), sampler=list(data))
+    with loader, pytest.raises(WorkerDied, match="the sample with key 'c' ") as caught:
+        list(loader)
+    assert (caught.value.index, caught.value.where.keys) == (None, ("c",))
+
+
 def deadly_sample_of_an_iterable():
     seen = []
     loader = load(iter(range(20)), 4, 2, worker=Deadly(9))
@@ -305,6 +313,9 @@ class TestDeath:
     @pytest.mark.parametrize("start_method", ["fork", "spawn"])
     def test_in_setup(self, start_method):
         run_scenario(deadly_setup, start_method, timeout=30).check()
+
+    def test_of_a_sample_with_a_key(self):
+        run_scenario(deadly_key, timeout=30).check()
 
     def test_of_samples_that_travel(self):
         run_scenario(deadly_sample_of_an_iterable, timeout=30).check()

@@ -136,6 +136,17 @@ class TestIterables:
             iterable.release.set()
             assert run_items(loader) == [0, 1]
 
+    @pytest.mark.parametrize("start_method", ["fork", "thread"])
+    def test_one_that_hangs_is_the_likely_cause(self, start_method):
+        iterable = Blocking()
+        options = {"start_method": start_method, "timeout": 0.2}
+        with TurboDataLoader(iterable, 1, Items(), 1, **options) as loader:
+            iterator = iter(loader)
+            assert items(next(iterator)[1]) == [0]
+            with pytest.raises(LoaderTimeout, match="that the iterable has given are done"):
+                next(iterator)
+            iterable.release.set()
+
     def test_stop_does_not_wait_for_the_iterable(self):
         iterable = Blocking()
         try:

@@ -25,7 +25,8 @@ def test_a_deadly_sample_with_other_start_methods(start_method: str) -> None:
 
 @pytest.mark.parametrize("start_method", PROCESSES)
 def test_one_death_changes_nothing(start_method: str) -> None:
-    run_scenario(faults.one_death, start_method, "SIGKILL", timeout=30).check()
+    result = run_scenario(faults.one_death, start_method, "SIGKILL", timeout=30).check()
+    assert result.stderr == "", "it is logged, and the program says where that goes"
 
 
 @pytest.mark.parametrize("start_method", PROCESSES)

@@ -87,6 +87,18 @@ def test_exhausted_buffers_name_the_batches_held(nworkers: int, worker: Worker) 
         assert sum(1 for _ in iterator) == 1000 - 11
 
 
+@pytest.mark.parametrize("nworkers", [0, 1])
+def test_buffers_of_the_next_batch_are_not_held_by_the_caller(nworkers: int) -> None:
+    options: Any = {"num_mini_batches": 3, "max_buffers": 8}
+    with TurboDataLoader(Numbers(4000), 12, Rows(), nworkers, **options) as loader:
+        iterator = iter(loader)
+        held = [next(iterator) for _ in range(2)]
+        with pytest.raises(BufferExhausted, match=r"holds 6 .*; 2 are for the batch") as caught:
+            next(iterator)
+        assert (caught.value.held, caught.value.limit) == (6, 8)
+        del held
+
+
 @pytest.mark.slow
 def test_cycles_are_collected_before_buffers_are_exhausted() -> None:
     with TurboDataLoader(Numbers(400), 4, Rows(), 2, max_buffers=6) as loader:

@@ -96,6 +96,40 @@ def test_ctrl_c_during_the_start(start_method: str, pause: float) -> None:
     check_one_interrupt(run_scenario(endless, start_method, 100.0, grace=2.0, interact=press))
 
 
+class Presses(Items):
+    """Presses Ctrl-C while it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trainer = os.getpid()
+
+    def teardown(self) -> None:
+        os.kill(self.trainer, signal.SIGINT)
+
+
+def never_stopped(start_method: str, own: bool) -> None:
+    """Two loaders that the exit of the interpreter stops, which Ctrl-C meets."""
+    if own:
+        signal.signal(signal.SIGINT, lambda number, frame: print("my handler", flush=True))
+    make = lambda: TurboDataLoader(range(4), 2, Presses(), 1, start_method=start_method)  # noqa: E731
+    loaders = [make().start() for _ in range(2)]
+    for loader in loaders:
+        assert len(list(loader)) == 2
+    if not own:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("own", [False, True])
+def test_ctrl_c_while_the_exit_stops_loaders(start_method: str, own: bool) -> None:
+    result = run_scenario(never_stopped, start_method, own, grace=2.0)
+    if own:
+        assert result.check().stderr == ""
+        assert "my handler" in result.stdout
+    else:
+        check_one_interrupt(result)
+
+
 IN_A_TERMINAL = """
 import sys
 from tests.test_signals import endless

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
@@ -62,3 +63,39 @@ def test_memory_of_free_form_slots(start_method: str) -> None:
 
 def test_the_training_process_dies_while_modules_are_imported() -> None:
     run_scenario(troubles.trainer_dies_while_modules_are_imported, timeout=60, grace=4.0).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+@pytest.mark.parametrize("max_buffers", [None, 3])
+def test_a_hang_in_an_epoch_that_was_left(start_method: str, max_buffers: int | None) -> None:
+    run_scenario(
+        troubles.hang_in_an_epoch_that_was_left, start_method, max_buffers, timeout=60
+    ).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_a_hang_behind_a_death(start_method: str) -> None:
+    run_scenario(troubles.hang_behind_a_death, start_method, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_all_workers_hang(start_method: str) -> None:
+    run_scenario(troubles.all_workers_hang, start_method, 16, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_records_of_imports(start_method: str) -> None:
+    result = run_scenario(troubles.logs_when_imported, start_method, timeout=60).check()
+    assert result.stderr.splitlines() == ["imported in full"], "that of the scenario itself"
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_many_records(start_method: str) -> None:
+    run_scenario(troubles.many_records, start_method, timeout=60).check()
+
+
+@pytest.mark.parametrize("start_method", PROCESSES)
+def test_the_training_process_is_killed_beside_subprocesses(start_method: str) -> None:
+    run_scenario(
+        troubles.trainer_with_subprocesses_is_killed, start_method, timeout=60, grace=2.0
+    ).check(-signal.SIGKILL)

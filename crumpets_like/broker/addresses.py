@@ -34,6 +34,7 @@ PATH_LIMIT = 103
 """Longest path of a socket, in bytes: 104 with its end mark on macOS, 108 on Linux."""
 
 _PREFIX = "crumpets-"
+_FRESH = f".{_PREFIX}"  # of folders that have no name yet
 _LOCK = ".lock"
 _NAME_BYTES = 24  # kept free for the names of sockets where the caller names none
 _SCHEME = "ipc://"
@@ -131,7 +132,7 @@ def abandoned() -> list[str]:
     found = []
     for path in _private_folders():
         with suppress(OSError):
-            descriptor = _lock(path)
+            descriptor = _lock_left(path)
             if descriptor is not None:
                 os.close(descriptor)
                 found.append(path)
@@ -269,20 +270,10 @@ def _acquire(path: str) -> str:
     """Create and lock the folder `path`, or take over the one that is there."""
     while not (path in _locks and os.path.isdir(path)):
         _close(path)
-        # The folder is locked before it gets its name, so that no sweep can see it unlocked.
-        fresh = tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=os.path.dirname(path))
-        descriptor = None
-        try:
-            descriptor = _lock(fresh, os.O_CREAT)
-            os.rename(fresh, path)
-        except OSError:
-            if descriptor is not None:
-                os.close(descriptor)
-            with suppress(OSError):
-                os.unlink(os.path.join(fresh, _LOCK))
-            os.rmdir(fresh)  # (rmtree needs descriptors, which may be what is lacking)
+        descriptor = _create(path)
+        if descriptor is None:
             if not os.path.lexists(path):
-                raise
+                continue  # a sweep was quicker
             _check_private(path)
             try:
                 descriptor = _lock(path, os.O_CREAT)
@@ -290,10 +281,35 @@ def _acquire(path: str) -> str:
                 continue  # removed by its owner or by a sweep in the meantime
             if descriptor is None:
                 return path  # another process owns it, for instance the one that started us
-        if descriptor is not None:
-            _locks[path] = (descriptor, os.getpid())
-            _clean_up_at_exit()
+        _locks[path] = (descriptor, os.getpid())
+        _clean_up_at_exit()
     return path
+
+
+def _create(path: str) -> int | None:
+    """Create the folder `path`: return the descriptor of its lock, None if that was in vain.
+
+    It is locked before it gets its name, so that no sweep can see it unlocked. Until it is locked,
+    a sweep may take it for one that was left behind.
+    """
+    fresh = tempfile.mkdtemp(prefix=_FRESH, dir=os.path.dirname(path))
+    descriptor = None
+    try:
+        descriptor = _lock(fresh, os.O_CREAT)
+        if descriptor is not None:
+            os.rename(fresh, path)
+        return descriptor
+    except OSError:
+        if descriptor is not None:
+            os.close(descriptor)
+        if os.path.lexists(fresh) and not os.path.lexists(path):
+            raise
+        return None
+    finally:  # if it still has this name (rmtree needs descriptors, which may be what is lacking)
+        with suppress(OSError):
+            os.unlink(os.path.join(fresh, _LOCK))
+        with suppress(OSError):
+            os.rmdir(fresh)
 
 
 def _lock(directory: str, flags: int = 0) -> int | None:
@@ -343,15 +359,22 @@ def _private_folders() -> list[str]:
     for base in _bases():
         with suppress(OSError), os.scandir(base) as entries:
             for entry in entries:
-                if entry.name.startswith(_PREFIX):
+                if entry.name.startswith((_PREFIX, _FRESH)):
                     with suppress(OSError):
                         if _is_private(entry.stat(follow_symlinks=False)):
                             found.append(entry.path)
     return found
 
 
+def _lock_left(path: str) -> int | None:
+    """Lock a folder that was left behind: return the descriptor, None if its owner lives."""
+    # Where it ended before it made its lock.
+    unborn = os.path.basename(path).startswith(_FRESH) and not os.listdir(path)
+    return _lock(path, os.O_CREAT if unborn else 0)
+
+
 def _sweep_one(path: str) -> None:
-    descriptor = _lock(path)
+    descriptor = _lock_left(path)
     if descriptor is not None:
         try:
             _remove(path)

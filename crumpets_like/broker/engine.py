@@ -11,7 +11,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..epochs import EpochPlan
 from ..errors import LoaderClosed, LoaderError, LoaderTimeout
@@ -24,6 +25,8 @@ from .snapshot import Snapshot, reachable
 from .stream import CLOSED, EMPTY, END
 
 __all__ = ["Engine"]
+
+T = TypeVar("T")
 
 _QUICK_RING = 1 << 29  # bytes: so much may be requested ahead if mini-batches are quick, ...
 _QUICK_BUFFERS = 6  # ... up to so many for each worker: then none of them waits for the caller
@@ -170,24 +173,43 @@ class Engine:
         return self._parts.consumer.finish(self._receive(this))
 
     def _receive(self, this: Pass) -> Any:
-        """What comes next; the broker hears of it when the caller waits long for it."""
+        """What comes next."""
+        consumer = self._parts.consumer
+        return self._wait(this, lambda seconds: consumer.retrieve_data(this.stream, seconds))
+
+    def _wait(self, this: Pass, wait: Callable[[float | None], T]) -> T:
+        """What `wait` returns; the broker hears of it when the caller waits long for it."""
         consumer, timeout = self._parts.consumer, self._options.timeout
-        if timeout is None or self._options.start_method == "thread":
-            return consumer.retrieve_data(this.stream, timeout)
+        if timeout is None:
+            return wait(None)
+        if self._options.start_method == "thread":  # nobody can end one that hangs
+            try:
+                return wait(timeout)
+            except LoaderTimeout:
+                raise self._late(this) from None
         since, look, seconds = consumer.changed_at, 0, timeout / 2
         while True:
             try:
-                return consumer.retrieve_data(this.stream, seconds)
+                return wait(seconds)
             except LoaderTimeout:
                 if consumer.changed_at != since:  # a worker was replaced: its work began anew then
                     since, look = consumer.changed_at, 0
                     seconds = max(0.0, since + timeout / 2 - time.monotonic())
                     continue
                 if look == 2:
-                    raise LoaderTimeout(timeout) from None
+                    raise self._late(this) from None
                 self._parts.producer.tell_waiting(this, look, timeout)
                 look += 1
                 seconds = timeout / 2 if look == 1 else _VERDICT_SECONDS
+
+    def _late(self, this: Pass) -> LoaderTimeout:
+        cause = ""
+        if self._options.dataset is None and this.requested == this.stream.received:
+            cause = (
+                "All samples that the iterable has given are done: it hangs, or is slow. Raise "
+                "timeout= (None: no limit) if its next one may take that long."
+            )
+        return LoaderTimeout(self._options.timeout or 0.0, cause=cause)
 
     def knows(self, error: BaseException) -> bool:
         """Whether an error was raised where everything was in order, not by a signal handler."""
@@ -201,12 +223,15 @@ class Engine:
         if slot is not None:
             self._parts.producer.grant(this, slot)
         elif ring.held + self._parts.producer.granted >= ring.limit:
-            raise ring.exhausted()
+            raise ring.exhausted(made=sum(one is not EMPTY for one in this.partial))
         elif consumer.failure is not None:
             raise copy_exception(consumer.failure)
-        elif not ring.wait_for_return(self._options.timeout):
-            # Slots of a pass that was left early have not come back.
-            raise LoaderTimeout(self._options.timeout or 0.0)
+        else:  # slots of a pass that was left early have not come back
+            self._wait(this, self._wait_for_return)
+
+    def _wait_for_return(self, seconds: float | None) -> None:
+        if not self._parts.ring.wait_for_return(seconds):
+            raise LoaderTimeout(seconds or 0.0)
 
     def interrupt(self, this: Pass) -> None:
         """End the wait of another thread that is in `next_batch`."""

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import msgpack
@@ -89,9 +90,30 @@ def rebuild_exception(data: bytes) -> BaseException:
             error = load_object(pickled)
     if not isinstance(error, BaseException) or isinstance(error, StopIteration | GeneratorExit):
         return WorkerError(name, text, trace, where)
-    if not isinstance(error, WorkerDied | LoaderTimeout):  # whose text has the worker's stack
-        BaseException.__setattr__(error, "__cause__", WorkerTraceback(trace))
+    if isinstance(error, WorkerDied | LoaderTimeout):  # whose text has the worker's stack
+        return _with_keys(error)
+    BaseException.__setattr__(error, "__cause__", WorkerTraceback(trace))
     return error
+
+
+def _with_keys(error: WorkerDied | LoaderTimeout) -> BaseException:
+    """The same error with the keys of its samples; the broker, which made it, unpickles none."""
+    where = error.where
+    if where is None or not all(isinstance(key, bytes) for key in where.keys or [None]):
+        return error
+    keys: tuple[Any, ...] = ()
+    with contextlib.suppress(Exception):  # then without them
+        keys = tuple(map(load_object, where.keys))
+    if len(keys) == 1:  # a whole batch may be one sample of ours
+        keys = tuple(getattr(keys[0], "_crumpets_keys", keys))
+    if keys and all(isinstance(key, int) for key in keys):
+        index = keys[0] if len(keys) == 1 else None
+        found = replace(where, keys=(), index=index, indices=() if index is not None else keys)
+    else:
+        found = replace(where, keys=keys)
+    kind, arguments, _ = error.__reduce__()
+    located: BaseException = kind(*[found if one is where else one for one in arguments])
+    return located
 
 
 def copy_exception(error: BaseException) -> BaseException:

@@ -14,19 +14,20 @@ __all__ = ["interrupts_deferred"]
 
 
 @contextmanager
-def interrupts_deferred() -> Iterator[None]:
+def interrupts_deferred(at_exit: bool = False) -> Iterator[None]:
     """Signals with a handler in Python, such as Ctrl-C, take effect at the end of the block.
 
     Ctrl-C not at all if one is on its way through already: whoever presses it twice would otherwise
-    interrupt the very code that cleans up. In code that opens things an exception would lose them,
-    and in imports and the hooks that run at a fork it would get lost itself, since Python ignores
-    what is raised in their callbacks. Only the main thread runs handlers: in other threads this
-    does nothing.
+    interrupt the very code that cleans up. Nor `at_exit`, where its exception would find nobody.
+    In code that opens things an exception would lose them, and in imports and the hooks that run
+    at a fork it would get lost itself, since Python ignores what is raised in their callbacks. Only
+    the main thread runs handlers: in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     unwinding = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+    unwinding |= at_exit and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     owner = os.getpid()
     came: list[int] = []
     actions = {int(number): signal.getsignal(number) for number in signal.valid_signals()}

@@ -118,7 +118,7 @@ class LocalEngine:
             while this.rest:
                 slot = self.ring.take_or_collect()
                 if slot is None:
-                    raise self.ring.exhausted()
+                    raise self.ring.exhausted(made=len(this.partial))
                 mini_batch = self._run(this, slot, this.rest.pop(0))
                 if mini_batch is not None:
                     this.partial.append(mini_batch)
@@ -155,7 +155,7 @@ class LocalEngine:
             frames, skipped = self._runner.fill_part(part, this.plan.epoch, kind, keys)
         except StopIteration as error:  # it must not look like the end of the epoch
             self.ring.give_back(slot)
-            raise WorkerError("StopIteration", str(error)) from error
+            raise WorkerError("StopIteration", str(error), "", self._runner.where) from error
         except BaseException:
             self.ring.give_back(slot)
             raise

@@ -33,8 +33,9 @@ _live: dict[int, Parts] = {}  # what is to be stopped at the interpreter's exit
 
 
 def _stop_all() -> None:
-    for parts in list(_live.values()):
-        parts.stop()
+    with interrupts_deferred(at_exit=True):
+        for parts in list(_live.values()):
+            parts.stop()
 
 
 class Parts:

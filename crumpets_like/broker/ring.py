@@ -180,9 +180,9 @@ class BufferRing:
             slot = self.take()
         return slot
 
-    def exhausted(self) -> BufferExhausted:
-        """The error for a caller who holds all slots."""
-        return BufferExhausted(self.held, self.limit, self._knob)
+    def exhausted(self, made: int = 0) -> BufferExhausted:
+        """The error for a caller who holds all slots but `made`, those of a batch in the making."""
+        return BufferExhausted(self.held - made, self.limit, self._knob)
 
     def wait_for_return(self, timeout: float | None) -> bool:
         """Wait until a slot comes back or :meth:`wake` is called; False after `timeout` seconds."""

@@ -84,7 +84,7 @@ class Runner:
         self._may_exit = may_exit
         self._guard = guard or (lambda: _NO_GUARD)
         self._epoch: int | None = None
-        self._where: Whereabouts | None = None  # of the latest error
+        self.where: Whereabouts | None = None  # of the latest error
         self._shares = Shares(memory, geometry)
         self._layout: SlotLayout | None = None
         if isinstance(worker, BufferWorker):
@@ -152,7 +152,7 @@ class Runner:
         except BaseException as error:
             if isinstance(error, SystemExit) and self._may_exit:
                 raise
-            described = describe_failure(error, where=self._where)
+            described = describe_failure(error, where=self.where)
             return Outcome(Status.FAILED, 1, first_index, 0), [described]
         return Outcome(Status.DONE, len(frames), first_index, skipped), frames
 
@@ -178,7 +178,7 @@ class Runner:
             if isinstance(error, SystemExit) and self._may_exit:
                 raise  # the position stays in the status page: it tells whose fault it is
             add_note(error, standing.note(error))
-            self._where = standing.whereabouts()
+            self.where = standing.whereabouts()
             standing.end(time.perf_counter() - started)
             raise
         standing.end(time.perf_counter() - started)

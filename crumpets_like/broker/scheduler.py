@@ -108,6 +108,12 @@ class Piece(NamedTuple):
             return tuple(range(batch.position + start, batch.position + start + self.size))
         return ()
 
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Their keys, pickled, where these are no indices."""
+        batch = self.batch
+        return tuple(batch.frames(self.start, self.size)) if batch.kind == Kind.KEYS else ()
+
 
 class Assignment(NamedTuple):
     """A chunk that is given to a worker."""
@@ -234,7 +240,10 @@ class Scheduler:
         return [Piece(piece.batch, piece.start + row, 1) for row in range(piece.size)]
 
     def give_again(self, pieces: Sequence[Piece]) -> None:
-        """Give rows of a dead worker to others, before anything else."""
+        """Give rows of a dead worker to others, before anything else, the oldest ones first.
+
+        Were they behind younger ones, a sample among those might be in the way of what is awaited.
+        """
         for piece in pieces:
             if piece.batch.cancelled or piece.batch.failure is not None:
                 piece.batch.missing -= piece.size
@@ -243,6 +252,8 @@ class Scheduler:
                 self.fail_lost([piece], self._streams[piece.batch.pass_id, piece.batch.worker])
             else:
                 self._again.append(piece)
+        order = lambda piece: (piece.batch.pass_id, piece.batch.number, piece.start)  # noqa: E731
+        self._again = deque(sorted(self._again, key=order))
 
     def has_streams(self, worker: int) -> bool:
         """Whether a worker has begun a stream that has not ended."""
@@ -321,16 +332,29 @@ class Scheduler:
         """The chunk that a worker got first of those it has."""
         return min(self._load.get(worker, ()), default=None)
 
-    def workers_on(self, pass_id: int, number: int) -> list[int]:
-        """Workers that hold rows of a mini-batch; -1: of the oldest of the pass."""
-        found = {
-            (piece.batch.number, assignment.worker): None
+    def blocking(self, pass_id: int, number: int) -> set[int]:
+        """Workers that a mini-batch has to wait for; number -1: the oldest of the pass.
+
+        Those that hold rows of it; if some of its rows are with nobody, all that hold any. If none
+        is wanted of it, those that hold rows which nobody wants: their slots may be what lacks.
+        """
+        wanted = [
+            batch
+            for batch in self._unfinished.values()
+            if batch.pass_id == pass_id and number in (-1, batch.number)
+        ]
+        holders = [
+            (assignment.worker, piece.batch)
             for assignment in self._assignments.values()
             for piece in assignment.pieces
-            if piece.batch.pass_id == pass_id and number in (-1, piece.batch.number)
-        }
-        oldest = min(found, default=(number, 0))[0]
-        return [worker for batch, worker in found if batch == oldest]
+        ]
+        if not wanted:
+            return {worker for worker, batch in holders if batch.cancelled}
+        oldest = min(wanted, key=lambda batch: batch.number)
+        if oldest.worker >= 0:
+            return {oldest.worker}
+        left = oldest.given < oldest.rows or any(piece.batch is oldest for piece in self._again)
+        return {worker for worker, batch in holders if left or batch is oldest}
 
     def _finish_if_complete(self, batch: MiniBatch) -> None:
         key = (batch.pass_id, batch.number)

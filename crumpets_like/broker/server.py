@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import mmap
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from ..arguments import check_count
 from ..errors import LoaderError, LoaderTimeout, Whereabouts, WorkerDied
 from .addresses import remove_directory
 from .failures import describe_failure
-from .logs import forwarded_records
+from .logs import forwarded_records, to_control
 from .processes import death_descriptor, name_process
 from .protocol import (
     Cancel,
@@ -105,8 +106,8 @@ class Broker:
         self._identities: dict[int, bytes] = {}
         self._kills: dict[tuple[int, Stage, int], int] = {}  # of what was worked on in which pass
         self._ended: dict[int, int] = {}  # which start of each worker was the last to end
-        # Positions and chunks of the workers, when the caller began to wait long.
-        self._looks: dict[int, tuple[int, int | None]] = {}
+        # Positions and chunks of the workers that have some, when the caller began to wait long.
+        self._looks: dict[int, tuple[int, int]] = {}
         # Workers that are ended for it: the timeout, and the position they stood at.
         self._overdue: dict[int, tuple[float, int]] = {}
         self._up = False  # whether all workers were ready once
@@ -121,6 +122,7 @@ class Broker:
             self._workers.router_mandatory = True
             self._results = open_(zmq.PUSH, "result_address", result_address)
             self.control = open_(zmq.PUSH, "control_address", control_address)
+            self.send_record = to_control(self.control, token)
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -161,7 +163,12 @@ class Broker:
                     if not data:
                         return
                     exits.feed(data)
-                    for worker_id, pid, start, code, dump in exits:
+                    for message in exits:
+                        if isinstance(message, bytes):  # what importing modules has logged
+                            with suppress(zmq.Again):
+                                self.send_record(message)
+                            continue
+                        worker_id, pid, start, code, dump = message
                         self._ended[worker_id] = start  # its last words may still come
                         self._worker_ended(worker_id, pid, code, dump)
                 self._send_results()
@@ -281,7 +288,7 @@ class Broker:
         if self._status is not None:
             position, stage = self._status.position(worker_id), self._status.stage(worker_id)
             self._status.set_position(worker_id, -1)
-        self._identities.pop(worker_id, None)
+        ready = self._identities.pop(worker_id, None) is not None
         self._tell_ready()
         timeout, stuck_at = self._overdue.pop(worker_id, (None, -1))
         pieces = self._scheduler.remove_worker(worker_id)
@@ -306,6 +313,8 @@ class Broker:
                 f"No worker is replaced any more: {self._restarts} were, the limit of an epoch "
                 "(raise restarts= to allow more)."
             )
+            if not ready:
+                why = f"It was not ready yet: it unpickled the dataset, or ran setup(). {why}"
             died = describe_failure(WorkerDied(where, code, why, dump))
             if not pieces:  # it cannot even start, or ended between epochs: nothing else would fail
                 self.control.send_multipart([pack(Failure(worker_id), self._token), died])
@@ -328,6 +337,11 @@ class Broker:
         pass_id = suspect.batch.pass_id
         place = (pass_id, stage, -1 if stage is Stage.START_EPOCH else position)
         kills = self._kills[place] = self._kills.get(place, 0) + 1
+        if stage is Stage.SAMPLES:  # each of those at once may be the one, of which they are tried
+            first = suspect.batch.position + suspect.start
+            for other in range(position, first + suspect.size):
+                sample = (pass_id, Stage.SAMPLE, other)
+                self._kills[sample] = self._kills.get(sample, 0) + 1
         error: LoaderError
         if timeout is not None and (self._on_error_raises or stage is not Stage.SAMPLES):
             error = LoaderTimeout(timeout, where, dump)
@@ -359,20 +373,33 @@ class Broker:
             return
         before = self._looks
         self._looks = {
-            worker: (status.position(worker), self._scheduler.chunk_of(worker))
+            worker: (status.position(worker), chunk)
             for worker in self._identities
+            if (chunk := self._scheduler.chunk_of(worker)) is not None
         }
         if not message.overdue:
             return
-        for worker in self._scheduler.workers_on(message.pass_id, message.number):
-            look = self._looks.get(worker)
-            if look is not None and before.get(worker) == look and worker not in self._overdue:
-                self._overdue[worker] = (message.seconds, look[0])
-                self._ask_supervisor("end", worker)
+        stuck = [
+            worker
+            for worker in sorted(self._scheduler.blocking(message.pass_id, message.number))
+            if worker in self._looks
+            and self._looks[worker] == before.get(worker)
+            and worker not in self._overdue
+        ]
+        for worker in stuck:
+            self._overdue[worker] = (message.seconds, self._looks[worker][0])
+            logger.warning(
+                "worker %d is replaced: it has not got on for half of the %g seconds that the "
+                "caller has waited (timeout=)",
+                worker,
+                message.seconds,
+            )
+        self._ask_supervisor("end", *stuck)  # at once, so that they are ended together
 
-    def _ask_supervisor(self, action: str, worker_id: int) -> None:
+    def _ask_supervisor(self, action: str, *workers: int) -> None:
         if self._supervisor is not None:
-            self._supervisor.sendall(msgpack.packb([action, worker_id]))
+            requests = [msgpack.packb([action, worker]) for worker in workers]
+            self._supervisor.sendall(b"".join(requests))
 
 
 def _whereabouts(
@@ -388,10 +415,11 @@ def _whereabouts(
         return replace(where, during="start_epoch", batch=None)
     if stage is Stage.COLLATE:
         return replace(where, during="collate, or pickling its result")
-    indices = piece.indices[position - piece.batch.position - piece.start :]
+    first = position - piece.batch.position - piece.start
+    indices, keys = piece.indices[first:], piece.keys[first:]
     if stage is Stage.SAMPLES:
-        return replace(where, indices=indices)
-    return replace(where, index=next(iter(indices), None))
+        return replace(where, indices=indices, keys=keys)
+    return replace(where, index=next(iter(indices), None), keys=keys[:1])
 
 
 def broker_process(settings: Settings, supervisor_pid: int, channel: socket.socket) -> None:
@@ -414,7 +442,7 @@ def broker_process(settings: Settings, supervisor_pid: int, channel: socket.sock
         )
         channel.sendall(msgpack.packb(True))  # bound: workers may connect
         status = StatusPage(memory, max(1, settings.nworkers))
-        with forwarded_records(broker.control, -1, settings):
+        with forwarded_records(broker.send_record, "crumpets-broker", settings.levels):
             broker.run([trainer, death_descriptor(supervisor_pid)], channel, status)
     finally:
         remove_directory(settings.uid)

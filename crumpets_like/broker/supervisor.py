@@ -22,7 +22,6 @@ import socket
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
@@ -44,6 +43,8 @@ __all__ = ["main", "supervise"]
 _GRACE = 1.0  # seconds that workers get to end by themselves
 _DUMP_SECONDS = 0.1  # that a worker gets to write its stack
 _MOST_STACK = 1 << 16  # bytes
+_MOST_DUMPS = 1 << 20  # bytes, at the end of a worker's file, in which its crash is looked for
+_CRASHES = (b"Fatal Python error: ", b"Traceback (most recent call last):")  # how they begin
 
 
 def main(channel: int, uid: str) -> NoReturn:
@@ -82,13 +83,15 @@ def supervise(channel: socket.socket, uid: str) -> NoReturn:
 
 
 def _leave(uid: str, code: int) -> NoReturn:
-    """Remove the folder and end this process."""
+    """Remove the folder and end this process; by a signal that all of its session gets."""
     with contextlib.suppress(Exception):
         from .addresses import remove_directory  # not before: start-up does not wait for it
 
         remove_directory(uid)
     with contextlib.suppress(Exception):
         sys.stderr.flush()
+    if code < 0:  # the training process, which would do it, is gone
+        os.killpg(0, -code)
     os._exit(code)
 
 
@@ -139,6 +142,7 @@ class _Supervisor:
         self._pid = os.getpid()
         self._trainer = death_descriptor(settings.trainer)
         self._workers: dict[int, _Worker] = {}  # by their death descriptors
+        self._dumps_from: dict[int, int] = {}  # offset of the stack that was asked for
         self._method = settings.start_method
         self._settings_file = -1  # descriptor
         self._starts = 0
@@ -188,18 +192,25 @@ class _Supervisor:
         with _ending_with(self._channel):
             if wait_readable([self._channel.fileno()], 0):  # it has ended before
                 return
-            for name in names:
-                # A module that cannot be imported here fails in the worker, with its traceback.
-                with contextlib.suppress(Exception):
-                    importlib.import_module(name)
+            _import(names[:2])
+            from .logs import forwarded_records  # not before: it needs what was imported by now
+
+            send = lambda record: self._broker.sendall(msgpack.packb(record))  # noqa: E731
+            with forwarded_records(send, "crumpets-superv", self._settings.levels):
+                _import(names[2:])
+                self._check_threads()
+
+    def _check_threads(self) -> None:
+        """Whether workers can be forked from this process; else they are spawned."""
+        import logging
+
         threads = thread_count()
         if threads > 1 and self._method == "forkserver":
-            warnings.warn(
-                f"The process that workers are forked from has {threads} threads, since importing "
-                f"one of {self._settings.modules[:8]} starts some: workers are spawned instead, "
-                "which takes longer to start.",
-                RuntimeWarning,
-                stacklevel=2,
+            logging.getLogger(__name__).warning(
+                "The process that workers are forked from has %d threads, since importing one of "
+                "%s starts some: workers are spawned instead, which takes longer to start.",
+                threads,
+                self._settings.modules[:8],
             )
             self._method = "spawn"
 
@@ -285,34 +296,43 @@ class _Supervisor:
                 if not data:
                     return
                 requests.feed(data)
-                for action, worker_id in requests:
-                    if action == "end":
-                        self._end_worker(worker_id)
-                        continue
+                wanted = list(requests)
+                self._end_workers({worker_id for action, worker_id in wanted if action == "end"})
+                for worker_id in [worker_id for action, worker_id in wanted if action == "start"]:
                     before = set(self._workers)
                     self._start_worker(worker_id)
                     for descriptor in self._workers.keys() - before:
                         poller.register(descriptor, select.POLLIN)
 
-    def _end_worker(self, worker_id: int) -> None:
-        """End a worker that does not get on; first it says where it is."""
-        for descriptor, worker in self._workers.items():
-            if worker.worker_id == worker_id:
-                os.kill(worker.pid, signal.SIGUSR1)
-                wait_readable([descriptor], _DUMP_SECONDS)
-                os.kill(worker.pid, signal.SIGKILL)
+    def _end_workers(self, worker_ids: set[int]) -> None:
+        """End workers that do not get on; first they say where they are, all in the same time."""
+        ending = {
+            d: worker for d, worker in self._workers.items() if worker.worker_id in worker_ids
+        }
+        for descriptor, worker in ending.items():
+            self._dumps_from[descriptor] = os.fstat(worker.dump).st_size
+            os.kill(worker.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + _DUMP_SECONDS
+        alive = set(ending)
+        while alive and (ended := wait_readable(list(alive), deadline - time.monotonic())):
+            alive.difference_update(ended)
+        for worker in ending.values():  # those that have ended are not reaped yet
+            os.kill(worker.pid, signal.SIGKILL)
 
     def _reap(self, descriptor: int) -> tuple[int, int, int, int, str]:
         """Worker id, process id, start, exit code and stack of a worker that has ended."""
         worker_id, pid, start, dump = self._workers.pop(descriptor)
         _, status = os.waitpid(pid, 0)
         os.close(descriptor)
-        stack = os.pread(dump, _MOST_STACK, 0).decode(errors="replace")
+        stack = _last_words(dump, self._dumps_from.pop(descriptor, 0))
         os.close(dump)
         return worker_id, pid, start, os.waitstatus_to_exitcode(status), stack
 
     def _shut_down(self) -> int:
-        """Give everybody a moment to end, then end them; returns the exit code."""
+        """Give everybody a moment to end, then end them; returns the exit code.
+
+        A negative one, the number of a signal, is for subprocesses of user code, too.
+        """
         orderly = not wait_readable([self._trainer], 0)
         if not orderly:  # nobody is left to work for
             self._signal_workers(signal.SIGKILL)
@@ -330,11 +350,29 @@ class _Supervisor:
                 ready = list(self._workers)
             for descriptor in ready:
                 self._reap(descriptor)
+        if not orderly:
+            return -signal.SIGKILL
         return BROKER_DIED if failed else 0
 
     def _signal_workers(self, number: signal.Signals) -> None:
         for worker in self._workers.values():
             os.kill(worker.pid, number)
+
+
+def _last_words(dump: int, start: int) -> str:
+    """What a worker has said from `start` on; of a crash that alone, not what was asked before."""
+    start = max(start, os.fstat(dump).st_size - _MOST_DUMPS)
+    text = os.pread(dump, _MOST_DUMPS, start)
+    crash = max(map(text.rfind, _CRASHES))
+    text = text[crash : crash + _MOST_STACK] if crash >= 0 else text[-_MOST_STACK:]
+    return text.decode(errors="replace")
+
+
+def _import(names: list[str]) -> None:
+    for name in names:
+        # A module that cannot be imported here fails in the worker, with its traceback.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 @contextlib.contextmanager

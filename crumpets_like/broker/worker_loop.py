@@ -20,7 +20,7 @@ import zmq
 
 from .. import seeding
 from .failures import add_note, describe_failure
-from .logs import forwarded_records
+from .logs import MOST_RECORDS, forwarded_records, to_control
 from .payload import load_payload
 from .processes import (
     PASSED_OVER,
@@ -204,8 +204,10 @@ def _serve_process(
     # to accept anything then, libzmq would abort it.
     with context.socket(zmq.PUSH) as control:
         control.linger = _LINGER
+        control.sndhwm = MOST_RECORDS
         control.connect(settings.control_address)
-        with forwarded_records(control, worker_id, settings):
+        send = to_control(control, settings.token, worker_id)
+        with forwarded_records(send, f"crumpets-w{worker_id}", settings.levels):
             try:
                 runner = _make_runner(settings, worker_id)
             except BaseException as error:  # noqa: BLE001  reported, then this worker ends

@@ -45,6 +45,12 @@ class Request(NamedTuple):
     number: int  # of the batch
     what: Any  # keys, a key, or a list as long as the stream's batch
 
+    @property
+    def _crumpets_keys(self) -> tuple[Any, ...]:
+        """Of its samples, for errors; those of a stream have none."""
+        what = self.what if isinstance(self.what, list | tuple) else (self.what,)
+        return tuple(key for key in what if key is not None)
+
 
 class Keys:
     """The dataset as the engine sees it: requests are handed on to the worker."""

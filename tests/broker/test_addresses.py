@@ -407,12 +407,47 @@ class TestSweep:
         sweep()
         assert not list(base.iterdir())
 
+    @pytest.mark.parametrize("module_and_call", ["fcntl.flock", "os.rename", "os.open"])
+    def test_left_behind_while_it_was_made(self, start, base, module_and_call):
+        """Its owner ends before the folder is locked, before it has its name, ..."""
+        process = start(f"""
+            import fcntl
+            pid = os.fork()
+            if not pid:
+                {module_and_call} = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+                addresses.private_directory({UID!r})
+            os.waitpid(pid, 0)
+        """)
+        kill(process)
+        (left,) = base.iterdir()
+        assert left.name.startswith(".crumpets-")
+        assert addresses.abandoned() == [str(left)]
+        sweep()
+        assert not list(base.iterdir())
+
+    @pytest.mark.parametrize("step", ["open", "rename"])
+    def test_while_a_folder_is_made(self, base, monkeypatch, step):
+        """Another process sweeps before it is locked; once it is, that is in vain."""
+        call, sweeps = getattr(os, step), []
+
+        def sweep_first(*arguments, **options):
+            if not sweeps:
+                sweeps.append(True)
+                sweep()
+            return call(*arguments, **options)
+
+        monkeypatch.setattr(os, step, sweep_first)
+        directory = Path(private_directory(UID))
+        assert sweeps
+        assert list(base.iterdir()) == [directory]
+        assert (directory / ".lock").exists()
+
     def test_own_folders_stay(self, base):
         directory = private_directory(UID)
         sweep()
         assert [str(path) for path in base.iterdir()] == [directory]
 
-    @pytest.mark.parametrize("name", ["crumpets-mine", "mine"])
+    @pytest.mark.parametrize("name", ["crumpets-mine", ".crumpets", "mine"])
     @pytest.mark.parametrize("files", [[], ["data"], [".lock", "data"]])
     def test_folders_of_the_user_stay(self, base, name, files):
         (base / name).mkdir(mode=0o700)

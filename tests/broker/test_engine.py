@@ -537,7 +537,7 @@ def test_the_limit_counts_from_when_the_workers_were_there(monkeypatch, changes,
     waits = Waits(changes)
     monkeypatch.setattr("crumpets_like.broker.engine.time", waits)
     engine = Engine.__new__(Engine)
-    engine._options = SimpleNamespace(timeout=2.0, start_method="fork")
+    engine._options = SimpleNamespace(timeout=2.0, start_method="fork", dataset=[])
     engine._parts = SimpleNamespace(consumer=waits, producer=waits)
     with pytest.raises(LoaderTimeout, match="within 2 seconds"):
         engine._receive(SimpleNamespace(stream=None))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crumpets_like import LoaderError, WorkerError
+from crumpets_like import LoaderError, LoaderTimeout, WorkerDied, WorkerError
 from crumpets_like.broker.failures import (
     copy_exception,
     describe_failure,
@@ -17,6 +17,7 @@ from crumpets_like.broker.failures import (
     rebuild_exception,
     unpack_errors,
 )
+from crumpets_like.broker.pickling import dump_object
 from crumpets_like.errors import Whereabouts, WorkerTraceback
 
 
@@ -171,3 +172,39 @@ class TestCopies:
     def test_what_cannot_be_copied_is_raised_itself(self):
         error = Mine(1, hint="text")
         assert copy_exception(error) is error
+
+
+class Batch:
+    """A key that stands for several samples."""
+
+    def __init__(self, keys):
+        self._crumpets_keys = keys
+
+
+@pytest.mark.parametrize(
+    "make", [lambda where: WorkerDied(where, -9, "why"), lambda where: LoaderTimeout(2, where)]
+)
+@pytest.mark.parametrize(
+    ("keys", "index", "indices", "others", "text"),
+    [
+        (["a"], None, (), ("a",), "the sample with key 'a' (epoch 3"),
+        (["a", 1], None, (), ("a", 1), "one of 2 samples at once, with the keys 'a', 1 (epoch 3"),
+        ([7], 7, (), (), "the sample with index 7 (epoch 3"),
+        ([Batch([6, 7])], None, (6, 7), (), "of 2 samples at once, with the indices 6, 7 (epoch 3"),
+        ([Batch([])], None, (), (), "a sample (epoch 3"),
+    ],
+)
+def test_keys_that_the_broker_has_not_unpickled(make, keys, index, indices, others, text):
+    where = Whereabouts(0, 5, epoch=3, batch=1, keys=tuple(dump_object(key) for key in keys))
+    error = rebuild_exception(describe_failure(make(where)))
+    error = rebuild_exception(describe_failure(error))  # as where a worker has raised it again
+    assert (error.index, error.indices, error.where.keys) == (index, indices, others)
+    assert (error.worker_id, error.batch) == (0, 1)
+    assert text in str(error)
+
+
+def test_keys_that_cannot_be_unpickled():
+    where = Whereabouts(0, 5, epoch=3, batch=1, keys=(b"strange",))
+    error = rebuild_exception(describe_failure(WorkerDied(where, -9, "why")))
+    assert error.where.keys == ()
+    assert "a sample (epoch 3" in str(error)

@@ -172,6 +172,7 @@ class TestErrors:
         with pytest.raises(WorkerError, match="StopIteration: mine") as caught:
             engine.next_batch(engine.open(planner(range(9), 4).open()))
         assert isinstance(caught.value.__cause__, StopIteration)
+        assert (caught.value.index, caught.value.epoch) == (0, 0)
 
     def test_all_buffers_are_held(self, make):
         engine = make(max_buffers=3)
@@ -179,7 +180,7 @@ class TestErrors:
         held = engine.next_batch(this)
         with pytest.raises(BufferExhausted) as caught:
             engine.next_batch(this)
-        assert (caught.value.held, caught.value.limit) == (3, 3)
+        assert (caught.value.held, caught.value.limit) == (2, 3), "one is of the next batch"
         del held, caught
         assert items(engine.next_batch(this)) == [4, 5, 6, 7], "nothing was lost"
 

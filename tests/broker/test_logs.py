@@ -2,12 +2,11 @@ import logging
 import pickle
 import threading
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import zmq
 
-from crumpets_like.broker.logs import forwarded_records, handle_record, levels
+from crumpets_like.broker.logs import forwarded_records, handle_record, levels, to_control
 from crumpets_like.broker.protocol import Record
 from tests.support.sockets import Peers, addresses
 
@@ -48,10 +47,6 @@ class Unpicklable:
         return "<it>"
 
 
-def settings(levels):
-    return SimpleNamespace(levels=levels, token=b"")
-
-
 @contextmanager
 def forwarding(levels=None):
     """A function that receives the next record, while records are forwarded."""
@@ -64,7 +59,9 @@ def forwarding(levels=None):
             return pickle.loads(frame)
 
         sender = peers.open(zmq.PUSH, address).socket
-        with forwarded_records(sender, 3, settings(levels or {"": logging.INFO})):
+        with forwarded_records(
+            to_control(sender, b"", 3), "crumpets-w3", levels or {"": logging.INFO}
+        ):
             yield receive
 
 
@@ -106,21 +103,41 @@ class TestForwarding:
             logging.getLogger("tests.another").error("and this one")
             assert [receive().getMessage() for _ in range(2)] == ["this one", "and this one"]
 
-    def test_what_cannot_be_pickled_is_an_error_of_logging(self, own_logging, capsys):
+    def test_what_cannot_be_pickled_is_sent_as_text(self, own_logging, capsys):
         with forwarding() as receive:
-            own_logging.error("lost", extra={"mine": Unpicklable()})
+            own_logging.error("text", extra={"mine": Unpicklable(), "number": 7})
+            record = receive()
+        assert (record.getMessage(), record.mine, record.number) == ("text", "<it>", 7)
+        assert record.levelno == logging.ERROR
+        assert capsys.readouterr().err == ""
+
+    def test_what_cannot_be_formatted_is_an_error_of_logging(self, own_logging, capsys):
+        with forwarding() as receive:
+            own_logging.error("lost %d", "text")
             own_logging.error("not lost")
             assert receive().getMessage() == "not lost"
         assert "Logging error" in capsys.readouterr().err
 
-    def test_nobody_is_kept_waiting(self, own_logging, capsys):
-        """Records are lost while nobody takes them."""
-        with (
-            zmq.Context() as context,
-            context.socket(zmq.PUSH) as unconnected,
-            forwarded_records(unconnected, 3, settings({"": logging.INFO})),
-        ):
-            own_logging.error("lost")
+    @pytest.mark.parametrize("error", [zmq.Again(), ConnectionResetError()])
+    def test_nobody_is_kept_waiting(self, own_logging, capsys, error):
+        """Records are lost while nobody takes them; how many is told, also at the end."""
+        sent, taken = [], [False, False, True, False, False]
+
+        def send(data):
+            if taken and not taken.pop(0):
+                raise error
+            sent.append(pickle.loads(data))
+
+        with forwarded_records(send, "crumpets-w3", {"": logging.INFO}):
+            for number in range(4):
+                own_logging.error("number %d", number)
+        assert [record.getMessage().split(":")[0] for record in sent] == [
+            "2 log records were lost",
+            "2 log records were lost",
+        ]
+        assert {(record.processName, record.levelname) for record in sent} == {
+            ("crumpets-w3", "WARNING")
+        }
         assert capsys.readouterr().err == ""
 
     def test_nothing_is_sent_afterwards(self, own_logging, capsys):

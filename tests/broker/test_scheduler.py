@@ -316,32 +316,46 @@ class TestPieces:
         assert piece.indices == indices
 
 
-class TestWorkersOn:
-    def test_a_mini_batch(self):
+class TestBlocking:
+    def test_those_that_hold_rows_of_it(self):
         broker = Broker(nworkers=4)
         broker.submit(2, 1, 1)
-        broker.submit(1, pass_id=2)
         given = broker.give()
         assert [spans(a)[0][0] for a in given] == [0, 0, 1, 2]
-        on = broker.scheduler.workers_on
-        assert [on(1, number) for number in range(4)] == [[0, 1], [2], [3], []]
-        assert on(1, -1) == [0, 1], "of the oldest"
-        assert on(2, -1) == on(2, 3) == [], "nobody has it yet"
+        blocking = broker.scheduler.blocking
+        assert [blocking(1, number) for number in range(4)] == [{0, 1}, {2}, {3}, set()]
+        assert blocking(1, -1) == {0, 1}, "of the oldest"
         broker.answer(given[0])
-        assert on(1, -1) == [1]
+        assert blocking(1, -1) == {1}
         broker.answer(given[1])
-        assert on(1, -1) == [2]
-        (late, *_) = broker.give()
-        assert on(2, -1) == on(2, 3) == [late.worker]
+        assert blocking(1, -1) == {2}
+        assert blocking(1, 0) == set(), "it is finished"
 
-    def test_one_that_has_several_chunks_of_it_comes_once(self):
+    def test_if_rows_are_with_nobody_all_that_are_busy(self):
+        broker = Broker(nworkers=2)
+        broker.submit(1, 1)
+        broker.submit(2, pass_id=2)
+        broker.give()
+        assert broker.scheduler.blocking(2, 2) == broker.scheduler.blocking(2, -1) == {0, 1}
+        broker.scheduler.give_again(broker.scheduler.remove_worker(0))
+        assert broker.scheduler.blocking(1, 0) == {1}
+
+    def test_if_nothing_is_wanted_those_that_hold_what_nobody_wants(self):
+        broker = Broker(nworkers=2)
+        broker.submit(1)
+        broker.submit(1, pass_id=2)
+        broker.give()
+        broker.scheduler.cancel(1)
+        assert broker.scheduler.blocking(3, 0) == {0}
+
+    def test_one_that_has_several_chunks_of_it(self):
         broker = Broker(nworkers=1)
         broker.learn(CHUNK_SECONDS)
         broker.submit(4)
         assert [spans(given) for given in broker.give()] == [[(1, 0, 2)], [(1, 2, 2)]]
-        assert broker.scheduler.workers_on(1, 1) == [0]
+        assert broker.scheduler.blocking(1, 1) == {0}
         broker.scheduler.remove_worker(0)
-        assert broker.scheduler.workers_on(1, 1) == []
+        assert broker.scheduler.blocking(1, 1) == set()
 
 
 class TestCancel:
@@ -380,6 +394,19 @@ class TestDeaths:
         assert again.worker == second.worker
         assert spans(again) == spans(first)
         assert again.chunk_id != first.chunk_id
+
+    def test_the_oldest_rows_go_first_whoever_died_first(self):
+        broker = Broker(nworkers=2)
+        broker.submit(1, 1)
+        broker.submit(1, pass_id=2)
+        for worker in (1, 0):
+            broker.give()
+            broker.scheduler.give_again(broker.scheduler.remove_worker(worker))
+        broker.scheduler.add_worker(0)
+        for number in range(3):
+            (given,) = broker.give()
+            assert spans(given) == [(number, 0, 1)]
+            broker.answer(given)
 
     def test_a_late_answer_of_a_dead_worker_is_ignored(self):
         broker = Broker(nworkers=2)
@@ -435,17 +462,17 @@ class TestDeaths:
         (given, _) = broker.give()
         assert len(given.pieces) > 1
         assert not given.careful
-        _, piece = broker.scheduler.remove_worker(0)[:2]
+        piece, other = broker.scheduler.remove_worker(0)[:2]
         errors = ((3, b"first"), (2, b"second"))
-        broker.scheduler.give_again([piece._replace(lost=errors, careful=True), given.pieces[0]])
+        broker.scheduler.give_again([piece._replace(lost=errors, careful=True), other])
         broker.scheduler.add_worker(0)
         first, second = broker.give()
-        assert spans(first) == [(2, 0, 2)]
+        assert spans(first) == [(1, 0, 2)]
         assert first.careful
         assert first.pieces[0].lost == errors
         *samples, lost = first.frames
         assert unpack_errors(lost) == list(errors)
-        assert samples == given.pieces[1].batch.frames(0, 2)
+        assert samples == piece.batch.frames(0, 2)
         assert not second.careful
         assert len(second.frames) == len(samples)
 

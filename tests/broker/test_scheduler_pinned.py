@@ -68,6 +68,12 @@ def test_what_is_cancelled_is_not_given(scheduler):
     assert seen(give(scheduler)) == [(0, 0)]
 
 
+def test_it_waits_for_that_worker_alone(scheduler):
+    submit(scheduler, 1, 0, 1)
+    give(scheduler)
+    assert scheduler.blocking(1, 2) == {1}
+
+
 def die(scheduler, worker):
     """The worker ends, and another one takes its place."""
     pieces = scheduler.remove_worker(worker)

@@ -11,6 +11,7 @@ import zmq
 from crumpets_like import LoaderTimeout, WorkerDied
 from crumpets_like.broker.failures import rebuild_exception, unpack_errors
 from crumpets_like.broker.protocol import (
+    Cancel,
     Done,
     Kind,
     Outcome,
@@ -152,6 +153,7 @@ class TestDeaths:
             assert isinstance(died, WorkerDied)
             assert died.where == Whereabouts(0, 1000)
             assert "1 were, the limit of an epoch" in str(died)
+            assert "It was not ready yet: it unpickled the dataset, or ran setup()." in str(died)
 
     def test_exits_may_come_in_pieces(self):
         with running(nworkers=2, restarts=2) as bench:
@@ -220,6 +222,7 @@ class TestDeaths:
             assert isinstance(died, WorkerDied)
             assert (position, died.index, died.epoch, died.batch) == (2, 102, 3, 0)
             worker.send(Done(chunk.chunk_id, SLOW, [Outcome(0, 1, 102, 1)]), b"skipped")
+            bench.work(worker)
             message, frames = bench.results.receive()
             assert message.items[0].segments[2] == Segment(2, 1, 1, 102, 1)
             assert frames == [b"result", b"result", b"skipped", b"result"]
@@ -401,6 +404,22 @@ class TestCallerWaits:
             assert error.indices == (100, 101, 102)
             assert "one of 3 samples at once, with the indices 100, 101, 102 (epoch 0" in str(error)
 
+    @pytest.mark.parametrize("position", [0, 2])
+    def test_they_are_tried_one_by_one_and_the_next_death_tells(self, position):
+        with running(nworkers=1, restarts=9) as bench:
+            bench.submit(3)
+            bench.workers[0].receive()
+            bench.ended(0, position=0, stage=Stage.SAMPLES)
+            bench.restart_requested()
+            chunk, _ = bench.receive_until(bench.start_worker(0, name=b"new"), position)
+            assert [part.size for part in chunk.parts] == [1]
+            bench.ended(0, position=position)
+            _, (frame,) = bench.failed()
+            died = rebuild_exception(frame)
+            assert isinstance(died, WorkerDied)
+            assert died.index == 100 + position
+            assert "has ended 2 workers" in str(died)
+
     def test_where_they_may_be_skipped_they_are_tried_one_by_one(self):
         with running(restarts=9, on_error_raises=False) as bench:
             bench.submit(3)
@@ -415,13 +434,26 @@ class TestCallerWaits:
 
     @pytest.mark.parametrize(
         ("number", "pass_id", "workers"), [(0, 1, [0]), (1, 1, [1]), (-1, 1, [0]), (0, 2, [])]
-    )
+    )  # nothing of pass 2 was requested
     def test_only_those_that_are_on_the_mini_batch(self, number, pass_id, workers):
         with self.stuck(0, 1, rows=(1, 1)) as bench:
             self.wait(bench, 0, 1, number=number, pass_id=pass_id)
             for worker in workers:
                 assert bench.requested() == ["end", worker]
             assert self.nobody_is_ended(bench)
+
+    def test_if_nobody_has_the_mini_batch_those_that_have_another_one(self):
+        with self.stuck(0, 1, rows=(1, 1)) as bench:
+            bench.producer.send(Cancel(1))
+            bench.submit(1, pass_id=2)
+            self.wait(bench, 0)
+            bench.status.set_position(1, 0)
+            self.wait(bench, 1, pass_id=2)
+            assert bench.requested() == ["end", 0]
+            assert self.nobody_is_ended(bench)
+            bench.ended(0, position=0)
+            assert bench.restart_requested() == 0
+            bench.work(bench.start_worker(0, name=b"new"))
 
     def test_the_error_names_everything(self):
         with self.stuck(2, rows=(4,)) as bench:

@@ -103,30 +103,39 @@ def stand_still_here(way):
 
 
 def ended_on_request(way):
-    """A worker that is asked to end says where it is, if it can; its exit is told with that."""
-    dump = anonymous_file("stack", 0)
-    pid = os.fork()
-    if pid == 0:
-        faulthandler.register(signal.SIGUSR1, dump)
-        print("ready", flush=True)
-        stand_still_here(way)
-    descriptor = death_descriptor(pid)
+    """Workers that are asked to end say where they are, if they can; that is told with their exits.
+
+    Not what they were asked before; and all of them in the time of one.
+    """
     supervisor = object.__new__(_Supervisor)
-    supervisor._workers = {descriptor: _Worker(3, pid, 7, dump)}
-    time.sleep(0.3)  # until it is there
-    supervisor._end_worker(2)
-    assert wait_readable([descriptor], 0.1) == [], "not this one"
+    supervisor._workers, supervisor._dumps_from = {}, {}
+    for worker_id in range(12):
+        dump = anonymous_file("stack", 0)
+        pid = os.fork()
+        if pid == 0:
+            faulthandler.register(signal.SIGUSR1, dump)
+            os.write(dump, b"in another place\n")
+            stand_still_here(way)
+        supervisor._workers[death_descriptor(pid)] = _Worker(worker_id, pid, 7 + worker_id, dump)
+    time.sleep(0.3)  # until they are there
+    *others, bystander = supervisor._workers
     started = time.monotonic()
-    supervisor._end_worker(3)
+    supervisor._end_workers(set(range(11)))
     assert time.monotonic() - started < 0.5
-    assert wait_readable([descriptor], 5)
-    worker_id, ended, start, code, stack = supervisor._reap(descriptor)
-    assert (worker_id, ended, start, code) == (3, pid, 7, -signal.SIGKILL)
-    assert ("in stand_still_here" in stack) == (way == "python"), stack
-    assert supervisor._workers == {}
-    for closed in (descriptor, dump):
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(closed)
+    assert wait_readable([bystander], 0.1) == [], "not this one"
+    os.kill(supervisor._workers[bystander].pid, signal.SIGKILL)
+    for number, descriptor in enumerate([*others, bystander]):
+        assert wait_readable([descriptor], 5)
+        worker = supervisor._workers[descriptor]
+        *facts, stack = supervisor._reap(descriptor)
+        assert facts == [number, worker.pid, 7 + number, -signal.SIGKILL]
+        asked = descriptor != bystander
+        assert ("in stand_still_here" in stack) == (way == "python" and asked), stack
+        assert ("in another place" in stack) == (not asked), stack
+        for closed in (descriptor, worker.dump):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(closed)
+    assert (supervisor._workers, supervisor._dumps_from) == ({}, {})
 
 
 @pytest.mark.parametrize("way", ["python", "stopped", "deaf"])
@@ -172,6 +181,34 @@ def crash(start_method, number):
 def test_the_stack_of_a_crash(start_method, number):
     result = run_scenario(crash, start_method, number).check()
     assert "Fatal Python error" not in result.stderr, "it is in the error, and only there"
+
+
+class DumpsAndCrashes(Items):
+    """Somebody looks at its stack, again and again; then it crashes."""
+
+    def prepare(self, sample, batch, buffers):
+        for _ in range(1000):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        crash_here()
+
+
+def crash_here():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def crash_after_dumps(start_method):
+    options = {"start_method": start_method, "restarts": 0}
+    with (
+        TurboDataLoader(range(8), 4, DumpsAndCrashes(), 1, **options) as loader,
+        pytest.raises(WorkerDied) as caught,
+    ):
+        list(loader)
+    assert caught.value.stack.startswith("Fatal Python error: Segmentation fault")
+    assert "in crash_here" in caught.value.stack
+
+
+def test_the_stack_of_a_crash_alone():
+    run_scenario(crash_after_dumps, "fork").check()
 
 
 # -- errors --------------------------------------------------------------------------------
@@ -336,7 +373,8 @@ def test_ctrl_c_is_one_traceback(start_method):
 # -- starts --------------------------------------------------------------------------------
 
 THREADS = """
-import os, sys
+import logging, os, sys
+logging.basicConfig()
 import psutil
 from crumpets_like import TurboDataLoader
 from tests.support.loading import Items, run_items
@@ -362,6 +400,7 @@ def test_a_template_with_threads_is_not_forked():
     result = run_scenario(THREADS, env=env).check()
     assert "has 2 threads" in result.stderr
     assert "starts_threads" in result.stderr
+    assert "WARNING:crumpets_like.broker.supervisor:" in result.stderr
     assert "workers are spawned instead" in result.stderr
 
 

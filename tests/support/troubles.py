@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import logging
 import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,16 +29,22 @@ from tests.support.loading import Items, run_items, wait_until
 from tests.support.processes import named
 
 __all__ = [
+    "all_workers_hang",
     "few_descriptors",
     "folder_is_gone",
     "free_form_memory",
+    "hang_behind_a_death",
+    "hang_in_an_epoch_that_was_left",
+    "logs_when_imported",
     "many_culprits",
+    "many_records",
     "samples_of_main",
     "signals_to_all",
     "slow_setup_of_replacements",
     "start_epoch_hangs",
     "stopped_broker",
     "trainer_dies_while_modules_are_imported",
+    "trainer_with_subprocesses_is_killed",
 ]
 
 
@@ -260,3 +268,121 @@ def trainer_dies_while_modules_are_imported() -> None:
     Path("importing").unlink()
     Path("slow_one.py").unlink()
     shutil.rmtree("__pycache__", ignore_errors=True)
+
+
+class HangsOnce(Slow):
+    """Some samples take for ever: those of `once` the first time only."""
+
+    def __init__(self, once: tuple[int, ...] = (), deadly: tuple[int, ...] = ()) -> None:
+        super().__init__(0.001)
+        self.once = once
+        self.deadly = deadly
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        mark = Path(f"hung {sample}")
+        if sample in self.once and not mark.exists():
+            mark.touch()
+            time.sleep(1000)
+        if sample in self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().prepare(sample, batch, buffers)
+
+
+def hang_in_an_epoch_that_was_left(start_method: str, max_buffers: int | None) -> None:
+    """Nobody wants that sample any more, but its worker, or its buffer, is what all else needs."""
+    options: Any = {"start_method": start_method, "timeout": 1, "max_buffers": max_buffers}
+    with TurboDataLoader(range(32), 8, HangsOnce((9,)), 1, prefetch=2, **options) as loader:
+        next(iter(loader))
+        assert wait_until(Path("hung 9").exists)
+        for _ in range(2):
+            assert run_items(loader, "x") == list(range(32))
+
+
+def hang_behind_a_death(start_method: str) -> None:
+    """Rows of a dead worker wait, while the only worker hangs at younger ones."""
+    options: Any = {"start_method": start_method, "on_error": "skip", "timeout": 1, "restarts": 500}
+    worker = HangsOnce((76,), deadly=(20,))
+    with TurboDataLoader(range(200), 6, worker, 1, num_mini_batches=2, **options) as loader:
+        assert run_items(loader, "x") == [n for n in range(200) if n not in (20, 76)]
+
+
+def logs_when_imported(start_method: str) -> None:
+    """What a module says while workers, or who forks them, import it, reaches these handlers."""
+    Path("talking_one.py").write_text(
+        "import logging\nlogging.getLogger(__name__).warning('imported in %s', 'full')\n"
+        "class Data:\n    def __len__(self): return 8\n    def __getitem__(self, i): return i\n"
+    )
+    sys.path.insert(0, os.getcwd())
+    import talking_one  # type: ignore[import-not-found]
+
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign, assignment]
+    logging.getLogger().addHandler(handler)
+    with TurboDataLoader(talking_one.Data(), 4, Items(), 2, start_method=start_method) as loader:
+        assert run_items(loader) == list(range(8))
+        assert wait_until(lambda: bool(records))
+    assert {(record.name, record.getMessage()) for record in records} == {
+        ("talking_one", "imported in full")
+    }
+    helpers = {"forkserver": {"crumpets-superv"}, "spawn": {"crumpets-w0", "crumpets-w1"}}
+    assert {record.processName for record in records} == helpers[start_method]
+
+
+class Talks(Items):
+    """Logs a lot."""
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        for number in range(10_000):
+            logging.getLogger("talks").info("%d of sample %d", number, sample)
+        super().prepare(sample, batch, buffers)
+
+
+def many_records(start_method: str) -> None:
+    """They come faster than they are handled; all of them arrive."""
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("talks")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    with TurboDataLoader(range(2), 2, Talks(), 1, start_method=start_method) as loader:
+        assert run_items(loader) == [0, 1]
+        assert wait_until(lambda: len(records) >= 20_000), len(records)  # some of the next epoch
+    assert records[:20_000] == [
+        f"{number} of sample {n}" for n in range(2) for number in range(10_000)
+    ]
+
+
+class HasSubprocess(Items):
+    """Reads through another program."""
+
+    def setup(self) -> None:
+        subprocess.Popen(["sleep", "1000"])
+
+
+def trainer_with_subprocesses_is_killed(start_method: str) -> None:
+    """What workers have started ends with them."""
+    with TurboDataLoader(range(8), 4, HasSubprocess(), 2, start_method=start_method) as loader:
+        assert run_items(loader) == list(range(8))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class AllHang(Items):
+    """As where a file server does not answer."""
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        time.sleep(1000)
+
+
+def all_workers_hang(start_method: str, nworkers: int) -> None:
+    """The first error names one of them, and shows its stack."""
+    with (
+        TurboDataLoader(
+            range(640), 32, AllHang(), nworkers, start_method=start_method, timeout=1
+        ) as loader,
+        pytest.raises(LoaderTimeout) as caught,
+    ):
+        next(iter(loader))
+    assert caught.value.index is not None, caught.value
+    assert "in prepare" in caught.value.stack, caught.value

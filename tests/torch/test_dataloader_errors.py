@@ -74,8 +74,16 @@ class TestErrors:
     def test_a_sample_that_ends_workers(self, load):
         iterator = iter(load(Made(die_at_seven), batch_size=2))
         assert [next(iterator).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
-        with pytest.raises(WorkerDied, match="ended with exit code 3"):
+        with pytest.raises(WorkerDied, match="ended with exit code 3") as caught:
             next(iterator)
+        assert (caught.value.index, caught.value.indices) == (None, (6, 7))
+        assert "one of 2 samples at once, with the indices 6, 7 (epoch 0" in str(caught.value)
+
+    def test_a_sample_that_ends_workers_without_batches(self, load):
+        iterator = iter(load(Made(die_at_seven), batch_size=None))
+        with pytest.raises(WorkerDied, match="the sample with index 7 ") as caught:
+            list(iterator)
+        assert caught.value.index == 7
 
     def test_a_stream_cannot_be_continued(self, load):
         loader = load(Numbers(make=die_at_seven), batch_size=1)
@@ -144,6 +152,7 @@ class TestArguments:
             {"dataset": Numbers(), "sampler": [1]},
             {"dataset": Numbers(), "batch_sampler": [[1]]},
         ],
+        ids=lambda options: ", ".join(options),  # the same in every process
         ids=stable,
     )
     def test_wrong_ones_are_torchs_errors(self, options):
