@@ -17,7 +17,6 @@ from torch.utils import data  # noqa: E402
 from crumpets_like import LoaderTimeout, WorkerDied  # noqa: E402
 from crumpets_like.torch import DataLoader  # noqa: E402
 from tests.support.dropin import Made, Numbers, die_at_seven, kill_once, loads, values  # noqa: E402
-from tests.support.names import stable  # noqa: E402
 from tests.support.processes import named  # noqa: E402
 
 
@@ -153,7 +152,6 @@ class TestArguments:
             {"dataset": Numbers(), "batch_sampler": [[1]]},
         ],
         ids=lambda options: ", ".join(options),  # the same in every process
-        ids=stable,
     )
     def test_wrong_ones_are_torchs_errors(self, options):
         options = {"dataset": Made()} | options
