@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.leftovers import Leftovers, State
+from tests.support.leftovers import COUNT_ALL, Leftovers, State
 from tests.support.processes import MARK, Family
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +109,7 @@ EXPECTED = {
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS shows less of what is left")
 def test_every_leak_is_found(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv(COUNT_ALL, "1")
     # The folder for tmp_path must stay outside of what the inner guard watches.
     monkeypatch.setenv("PYTEST_DEBUG_TEMPROOT", str(pytester.mkdir("root")))
     conftest = (ROOT / "tests" / "conftest.py").read_text()

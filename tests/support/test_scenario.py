@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.support.leftovers import COUNT_ALL
 from tests.support.scenario import Running, run_scenario
 
 
@@ -113,12 +114,13 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5); print('la
     assert result.stdout == "late\n"
 
 
-def test_files_and_shared_memory_are_found() -> None:
+def test_files_and_shared_memory_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COUNT_ALL, "1")
     code = """
-import tempfile
+import os, tempfile
 from multiprocessing import resource_tracker, shared_memory
 tempfile.mkdtemp(prefix="left-")
-segment = shared_memory.SharedMemory(create=True, size=64)
+segment = shared_memory.SharedMemory(f"left-{os.getpid()}", create=True, size=64)
 resource_tracker.unregister(segment._name, "shared_memory")
 print(segment.name)
 """
