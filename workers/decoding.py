@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crumpets_like.workers.headers import Header, read_header, tiff_tags
+from crumpets_like.workers.headers import Header, png_transparent_grey, read_header, tiff_tags
 
 MAX_PIXELS = 2**28
 """Largest image that is decoded unless told otherwise, in pixels: 805 MB of memory in RGB."""
@@ -266,7 +266,11 @@ def _decode_other(source: EncodedImage, size: tuple[int, int]) -> NDArray[np.uin
         )
     eight = _to_8_bits(pixels)
     if eight.ndim == 2:
-        return eight
+        # OpenCV makes an alpha channel of this in colour, but leaves it out in grey.
+        level = png_transparent_grey(source.data) if kind == "PNG" else None
+        if level is None:
+            return eight
+        return np.dstack((eight, eight, eight, np.uint8(255) * (pixels != level)))
     code = cv2.COLOR_BGR2RGB if eight.shape[2] == 3 else cv2.COLOR_BGRA2RGBA
     return np.asarray(cv2.cvtColor(eight, code), np.uint8)
 
