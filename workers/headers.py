@@ -128,9 +128,9 @@ def png_transparent_grey(data: memoryview) -> int | None:
     depth, color_type = data[24], data[25]
     for kind, block in _png_chunks(data) if color_type == 0 else ():
         if kind == b"tRNS" and len(block) == 2:
-            most = 2**depth - 1
-            level: int = unpack_from(">H", block)[0]
-            return (level & most) * max(1, 255 // most)
+            most = (1 << depth) - 1
+            (level,) = unpack_from(">H", block)
+            return int(level & most) * max(1, 255 // most)
     return None
 
 
