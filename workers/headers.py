@@ -4,11 +4,14 @@ A few bytes are looked at, so that an image can be refused, or decoded smaller, 
 memory or time. These readers are short because they need not understand more than that.
 """
 
+import math
 import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from struct import unpack_from
+
+from crumpets_like.workers.av1 import frame_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +239,13 @@ def _avif(data: memoryview) -> _Fields:
     sizes = [unpack_from(">4xII", data, found.end()) for found in re.finditer(b"ispe", data)]
     if not sizes:
         raise ValueError("it states no size")
-    width, height = max(sizes)  # others are tiles and thumbnails
+    width, height = max(sizes, key=math.prod)  # others are tiles and thumbnails
+    for rows, columns in frame_sizes(data):
+        if not any(columns <= size[0] and rows <= size[1] for size in sizes):
+            raise ValueError(
+                f"it states a size of {width} x {height} pixels, but holds a frame of "
+                f"{columns} x {rows}"
+            )
     # First turned counter-clockwise, then mirrored, up to down (0) or left to right (1).
     turn, mirror = (re.search(box + b"(.)", data, re.DOTALL) for box in (b"irot", b"imir"))
     column = mirror[1][0] % 2 + 1 if mirror else 0
