@@ -21,10 +21,10 @@ put several documents into each row of a `TokenWorker`. Ready-made augmentations
 `crumpets_like.workers.presets`.
 
 General layout: ``parameters`` has the names, defaults and checks of an image's parameters, ``rng``
-and ``presets`` draw them. ``decoding`` turns bytes, paths and arrays into pixels, ``geometry`` has
-the affine map, ``warping`` draws pixels through it, ``pixels`` changes their values, ``writing``
-puts them into a row of a buffer. ``image`` joins all of these, and each further module has one
-worker that extends it.
+and ``presets`` draw them. ``decoding`` turns bytes, paths and arrays into pixels, after
+``headers`` and ``av1`` have looked at their sizes, ``geometry`` has the affine map, ``warping``
+draws pixels through it, ``pixels`` changes their values, ``writing`` puts them into a row of a
+buffer. ``image`` joins all of these, and each further module has one worker that extends it.
 """
 
 from crumpets_like.workers.classification import ClassificationWorker

@@ -23,10 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crumpets_like.workers.headers import Header, read_header, tiff_tags
+from crumpets_like.workers.headers import Header, png_transparent_grey, read_header, tiff_tags
 
 MAX_PIXELS = 2**28
 """Largest image that is decoded unless told otherwise, in pixels: 805 MB of memory in RGB."""
+
+# Orientations that turn the last row, and the last column, into the first row or column.
+_BOTTOM_TO_START = (3, 4, 6, 7)
+_RIGHT_TO_START = (2, 3, 7, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +146,10 @@ def decode_image(
         (0.299 R + 0.587 G + 0.114 B).
     min_size : (int, int), optional
         Height and width that are enough for the whole image. A JPEG comes at a half, a quarter or
-        an eighth of its size (rounded up) if that is not smaller than this; other formats and
-        arrays come in full.
+        an eighth of its size (rounded up) if that is not smaller than this. One that has to be
+        mirrored or turned comes only at such a part of its size as leaves no rest along the sides
+        that change their direction, so that it is never shifted. Other formats and arrays come in
+        full.
     max_pixels : int
         Encoded images with more pixels than this are refused before they are decoded.
     background : float or sequence of float
@@ -209,7 +215,7 @@ def _decode_jpeg(
     # Other eighths take up to twice as long as the whole: libjpeg-turbo is fast at these alone.
     for eighths in (1, 2, 4, 8):
         scaled = -(-header.height * eighths // 8), -(-header.width * eighths // 8)
-        if scaled[0] >= height and scaled[1] >= width:
+        if scaled[0] >= height and scaled[1] >= width and not _shifts(header, eighths):
             break
     options: dict[str, Any] = {
         "colorspace": "RGB" if color else "GRAY",
@@ -228,6 +234,17 @@ def _decode_jpeg(
         else:
             raise ValueError(f"broken JPEG of {len(source.data):,} bytes: {error}") from error
     return pixels
+
+
+def _shifts(header: Header, eighths: int) -> bool:
+    """Whether the pixels that a reduced picture is rounded up by come to its left or its top.
+
+    Right and below they stick out of the picture. On the other side they would shift all of it by a
+    part of a pixel against its boxes, masks and points.
+    """
+    down = header.orientation in _BOTTOM_TO_START and header.height * eighths % 8
+    across = header.orientation in _RIGHT_TO_START and header.width * eighths % 8
+    return bool(down or across)
 
 
 def _decode_other(source: EncodedImage, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -249,7 +266,11 @@ def _decode_other(source: EncodedImage, size: tuple[int, int]) -> NDArray[np.uin
         )
     eight = _to_8_bits(pixels)
     if eight.ndim == 2:
-        return eight
+        # OpenCV makes an alpha channel of this in colour, but leaves it out in grey.
+        level = png_transparent_grey(source.data) if kind == "PNG" else None
+        if level is None:
+            return eight
+        return np.dstack((eight, eight, eight, np.uint8(255) * (pixels != level)))
     code = cv2.COLOR_BGR2RGB if eight.shape[2] == 3 else cv2.COLOR_BGRA2RGBA
     return np.asarray(cv2.cvtColor(eight, code), np.uint8)
 

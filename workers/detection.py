@@ -114,6 +114,11 @@ class DetectionWorker(ImageWorker):
                 f"there must be one class for each box: {len(boxes)} boxes, but classes of shape "
                 f"{classes.shape}"
             )
+        if classes.dtype.kind == "f" and (broken := classes != np.floor(classes)).any():  # or NaN
+            number = int(broken.argmax())
+            raise ValueError(
+                f"classes must be integers, but that of box {number} is {classes[number]}"
+            )
         if len(boxes) > self.max_boxes:
             raise ValueError(
                 f"the sample has {len(boxes)} boxes, but there is room for {self.max_boxes}: set "

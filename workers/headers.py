@@ -4,11 +4,14 @@ A few bytes are looked at, so that an image can be refused, or decoded smaller, 
 memory or time. These readers are short because they need not understand more than that.
 """
 
+import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from struct import unpack_from
+
+from crumpets_like.workers.av1 import frame_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +107,34 @@ def _jpeg(data: memoryview) -> _Fields:
 
 def _png(data: memoryview) -> _Fields:
     width, height = unpack_from(">II", data, 16)
-    at, orientation = 8, 1
-    while True:  # to the end, since only that tells whether the file is whole
-        length, kind = unpack_from(">I4s", data, at)
-        if kind == b"IEND":
-            return height, width, orientation
+    orientation = 1
+    for kind, block in _png_chunks(data):
         if kind == b"eXIf":
-            orientation = _exif(data[at + 8 : at + 8 + length])
+            orientation = _exif(block)
+    return height, width, orientation
+
+
+def _png_chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """Go to the end, since only that tells whether the file is whole."""
+    at, kind = 8, b""
+    while kind != b"IEND":
+        length, kind = unpack_from(">I4s", data, at)
+        yield kind, data[at + 8 : at + 8 + length]
         at += 12 + length
+
+
+def png_transparent_grey(data: memoryview) -> int | None:
+    """Return the one level of a grey PNG that is transparent, None if there is none.
+
+    It is a level as decoders return it: 1, 2 and 4 bits are spread over 0 to 255, 16 are kept.
+    """
+    depth, color_type = data[24], data[25]
+    for kind, block in _png_chunks(data) if color_type == 0 else ():
+        if kind == b"tRNS" and len(block) == 2:
+            most = (1 << depth) - 1
+            (level,) = unpack_from(">H", block)
+            return int(level & most) * max(1, 255 // most)
+    return None
 
 
 def _webp(data: memoryview) -> _Fields:
@@ -216,7 +239,13 @@ def _avif(data: memoryview) -> _Fields:
     sizes = [unpack_from(">4xII", data, found.end()) for found in re.finditer(b"ispe", data)]
     if not sizes:
         raise ValueError("it states no size")
-    width, height = max(sizes)  # others are tiles and thumbnails
+    width, height = max(sizes, key=math.prod)  # others are tiles and thumbnails
+    for rows, columns in frame_sizes(data):
+        if not any(columns <= size[0] and rows <= size[1] for size in sizes):
+            raise ValueError(
+                f"it states a size of {width} x {height} pixels, but holds a frame of "
+                f"{columns} x {rows}"
+            )
     # First turned counter-clockwise, then mirrored, up to down (0) or left to right (1).
     turn, mirror = (re.search(box + b"(.)", data, re.DOTALL) for box in (b"irot", b"imir"))
     column = mirror[1][0] % 2 + 1 if mirror else 0

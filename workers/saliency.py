@@ -51,7 +51,7 @@ class SaliencyWorker(ImageWorker):
        sum is its number of points;
     5. a Gaussian blur with a sigma of `blur` times the map's width, mirrored at the border, which
        leaves the sum as it is;
-    6. with `maxnorm`, division by its largest value; a map without points stays 0.
+    6. with `maxnorm`, division by its largest value; a map without points in sight stays 0.
 
     Parameters
     ----------

@@ -46,14 +46,15 @@ class TransformWorker(ImageWorker):
         Call the transform with a further argument ``generator=``, the sample's own
         `numpy.random.Generator`, and leave the global ones alone.
     layout, mean, std, max_pixels
-        As for `ImageWorker`.
+        As for `ImageWorker`. There is no `gpu_augmentation`: what a transform does to pixels cannot
+        be left to the device.
 
     Raises
     ------
     TypeError
         If `transform` is not callable.
     ValueError
-        If a spec or `image_as` is wrong.
+        If a spec or `image_as` is wrong, or `gpu_augmentation` is true.
     """
 
     def __init__(
@@ -79,6 +80,13 @@ class TransformWorker(ImageWorker):
         self.pass_generator = pass_generator
         if label is not None:
             self.add_buffer("label", label)
+
+    def _check_for_device(self) -> None:
+        raise ValueError(
+            f"gpu_augmentation=True needs pixel operations that the device can do instead, but "
+            f"{type(self).__name__} has none: all that happens to an image is in its transform. "
+            f"Leave gpu_augmentation out"
+        )
 
     def prepare(
         self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]

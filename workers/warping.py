@@ -34,8 +34,13 @@ def warp(
     pixels, until less than a factor of 2 is left along one axis, and, from a factor of 1.5 on, by a
     small filter. Its variance brings that of the whole to what a triangle of twice the width of a
     target pixel has (the filter of Pillow, and of torchvision with ``antialias=True``); linear
-    interpolation itself averages over 1.4 pixels. A `supersampling` above 0 takes so many samples
-    along each axis of a target pixel instead. No temporary is larger than the shown part.
+    interpolation itself averages over 1.4 pixels, and is enough up to a factor of 1.5. A
+    `supersampling` above 0 takes so many samples along each axis of a target pixel instead.
+
+    Temporaries have the size of the shown part or of the target, never of the whole image. In
+    colour, a fourth channel can make one of them 4/3 of that: OpenCV warps four channels faster
+    than three. With `supersampling` the target is first drawn at so many times its height and
+    width.
 
     Parameters
     ----------
@@ -50,7 +55,8 @@ def warp(
     interp_method : {"linear", "nearest", "cubic", "lanczos4", "area"}
         Between pixels. "area" gives exact averages of upright crops of whole pixels, for three to
         ten times the time, and is "linear" otherwise. "nearest" takes the image's own values and
-        is never smoothed.
+        is never smoothed. "cubic" and "lanczos4" overshoot: next to an edge they are darker and
+        brighter than both of its sides, as far as 0 and 255 allow.
     supersampling : int
         Samples along each axis of a target pixel; 0 chooses, 1 skips pixels.
     background : float or sequence of float

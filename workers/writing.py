@@ -59,6 +59,8 @@ class PixelWriter:
             buffer = BufferSpec.parse(_with_fill_per_channel(spec, layout))
         except (TypeError, ValueError) as error:
             raise type(error)(f"{key}: {error}") from None
+        except OverflowError as error:
+            raise ValueError(f"{key}'s fill_value: {error}") from None
         shape, dtype = buffer.shape, buffer.dtype
         place = layout.index("C")
         if len(shape) != 3 or shape[place] not in (1, 3) or min(shape) < 1:

@@ -210,6 +210,8 @@ class BufferWorker(Worker):
             self._crumpets_specs[key] = BufferSpec.parse(buffer)
         except (TypeError, ValueError) as error:
             raise type(error)(f"buffer {key!r}: {error}") from None
+        except OverflowError as error:
+            raise ValueError(f"buffer {key!r}: its fill_value: {error}") from None
 
     @property
     def buffer_specs(self) -> dict[str, BufferSpec]:

@@ -30,7 +30,12 @@ class TestBuffers:
 
     @pytest.mark.parametrize(
         ("buffer", "error"),
-        [(5, TypeError), (((-1,), "u1"), ValueError), (((), object), TypeError)],
+        [
+            (5, TypeError),
+            (((-1,), "u1"), ValueError),
+            (((), object), TypeError),
+            (((), "u1", 300), ValueError),
+        ],
     )
     def test_errors_name_the_buffer(self, buffer, error):
         with pytest.raises(error, match=r"^buffer 'image': "):

@@ -153,9 +153,17 @@ def test_a_key_that_is_missing_is_named(key: str) -> None:
         read(make_worker(), sample)
 
 
-def test_classes_must_be_integers() -> None:
-    with pytest.raises(ValueError, match="NaN"):
-        read(make_worker(), sample_of(BOX, classes=[float("nan")]))
+@pytest.mark.parametrize("wrong", [1.5, -0.5, float("nan")])
+def test_classes_must_be_integers(wrong: float) -> None:
+    with pytest.raises(ValueError, match=f"classes must be integers, .* box 1 is {wrong}"):
+        read(make_worker(), sample_of(BOX, BOX, classes=[2.0, wrong]))
+    with pytest.raises(ValueError, match="inf"):
+        read(make_worker(), sample_of(BOX, classes=[float("inf")]))
+
+
+def test_whole_numbers_of_another_type_are_classes() -> None:
+    mini_batch = read(make_worker(), sample_of(BOX, classes=np.array([3.0], np.float32)))
+    assert mini_batch["classes"][0, 0] == 3
 
 
 @pytest.mark.parametrize(

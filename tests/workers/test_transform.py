@@ -187,6 +187,15 @@ def test_wrong_arguments_are_named() -> None:
         TransformWorker(SPEC, np.copy, image_as="numpy")
 
 
+def test_nothing_is_left_to_the_device() -> None:
+    reason = "gpu_augmentation=True needs pixel operations .* TransformWorker has none"
+    with pytest.raises(ValueError, match=reason):
+        TransformWorker(SPEC, np.copy, gpu_augmentation=True)
+    worker = TransformWorker(SPEC, np.copy, gpu_augmentation=False)
+    with pytest.raises(ValueError, match=reason):
+        worker.gpu_augmentation = True  # as a loader of tensors does
+
+
 def test_torch_is_not_imported_for_it() -> None:
     import subprocess
 

@@ -86,6 +86,8 @@ def test_fill_value_is_the_background(spec: Any, options: Any, background: Any) 
         (((3, 4, 4), np.bool_), {}, "not bool"),
         (((3, 4, 4), np.complex64), {}, "not complex64"),
         (((3, 4, 4), np.uint8, np.zeros((3, 4, 4))), {}, "so 3, not 48"),
+        (((3, 4, 4), np.uint8, 300), {}, "photo's fill_value: values from 300 to 300"),
+        (((3, 4, 4), np.uint8, (0, -1, 0)), {}, "photo's fill_value: values from -1 to 0"),
         (((3, 4, 4), np.float32, 124.0), {}, "within 0 and 1, the values.*not 124.0"),
         (((3, 4, 4), np.float32, 1.0), {"mean": 0.5, "std": 1.0}, "within -0.5 and 0.5"),
         (((3, 4, 4), np.float32, np.nan), {}, "not nan"),
