@@ -246,9 +246,16 @@ class TestStop:
         thread = threading.Thread(target=wait)
         thread.start()
         assert GATE.entered.wait(10)
-        threading.Timer(0.05, GATE.event.set).start()
+
+        def open_gate():  # once the stop is under way: before, the batch would come
+            assert wait_until(lambda: engine._parts.stopped)
+            GATE.event.set()
+
+        opener = threading.Thread(target=open_gate)
+        opener.start()
         engine.stop()
         thread.join(10)
+        opener.join(10)
         assert len(caught) == 1
 
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
