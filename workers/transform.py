@@ -39,9 +39,10 @@ class TransformWorker(ImageWorker):
         Spec of the label, if samples have one that is wanted.
     image_as : {"array", "keyword", "tensor", "pil"}, optional
         What the transform gets: "array": uint8, shape (H, W, C), in red, green, blue, read-only
-        where the sample holds it; "keyword": the same, as ``transform(image=array)["image"]``;
-        "tensor": torch, uint8, shape (C, H, W); "pil": a PIL image. Default: "tensor" for
-        transforms of torchvision, "keyword" for those of albumentations, else "array".
+        where the sample holds it as an array (to change it, copy it); "keyword": the same, as
+        ``transform(image=array)["image"]``; "tensor": torch, uint8, shape (C, H, W); "pil": a PIL
+        image. Default: "tensor" for transforms of torchvision, "keyword" for those of
+        albumentations, else "array".
     pass_generator : bool
         Call the transform with a further argument ``generator=``, the sample's own
         `numpy.random.Generator`, and leave the global ones alone.

@@ -310,6 +310,25 @@ def test_wrong_samples_are_named(sample: Any, error: Any, reason: str) -> None:
         prepare(ImageWorker(SPEC), sample)
 
 
+class InPlace(ImageWorker):
+    def prepare_image(self, image: Any, *others: Any) -> Any:
+        image[:5] = 0
+        return super().prepare_image(image, *others)
+
+
+def draw_in_place(image: NDArray[np.uint8], *others: Any) -> dict[str, Any]:
+    image[:5] = 0
+    return {}
+
+
+@pytest.mark.parametrize("worker", [InPlace(SPEC), ImageWorker(SPEC, image_rng=draw_in_place)])
+def test_the_datasets_own_arrays_cannot_be_written_to(worker: ImageWorker) -> None:
+    kept = picture()
+    with pytest.raises(ValueError, match="read-only"):
+        prepare(worker, {"image": kept})
+    np.testing.assert_array_equal(kept, picture())
+
+
 def test_pickles_in_packed_samples_are_not_loaded() -> None:
     packed = msgpack_numpy.packb({"image": np.array([{"a": 1}], object)})
     with pytest.raises(ValueError, match="pickled objects, which are not loaded"):

@@ -33,6 +33,29 @@ def test_arrays_in_and_out() -> None:
     assert result(worker).shape == (1, 8, 10)
 
 
+@pytest.mark.parametrize("image_as", ["array", "keyword", "tensor", "pil"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_datasets_own_arrays_stay_as_they_are(image_as: str, channels: int) -> None:
+    pytest.importorskip({"tensor": "torch", "pil": "PIL"}.get(image_as, "numpy"))
+
+    def darken(image: Any) -> Any:
+        if image_as == "pil":
+            image.paste(0, (0, 0, 5, 5))
+        else:
+            image[:] = image // 2
+        return {"image": image} if image_as == "keyword" else image
+
+    kept = PICTURE[:, :, :channels].copy()
+    worker = TransformWorker(((channels, 8, 10), np.uint8), darken, image_as=image_as)
+    if image_as in ("array", "keyword"):
+        with pytest.raises(ValueError, match="read-only"):
+            prepare(worker, {"image": kept})
+    else:
+        prepare(worker, {"image": kept})
+    np.testing.assert_array_equal(kept, PICTURE[:, :, :channels])
+    assert kept.flags.writeable
+
+
 def test_label() -> None:
     worker = TransformWorker(SPEC, np.copy, ((), np.int64))
     rows, _, _ = prepare(worker, {"image": PICTURE, "label": 5})
