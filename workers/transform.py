@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from crumpets_like.seeding import preserve_globals, seed_all
 from crumpets_like.workers.image import ImageWorker, field
 
+_USED_PARAMS = ("color", "background")  # when an image is decoded
 INPUTS = ("array", "keyword", "tensor", "pil")
 
 
@@ -47,14 +48,15 @@ class TransformWorker(ImageWorker):
         Call the transform with a further argument ``generator=``, the sample's own
         `numpy.random.Generator`, and leave the global ones alone.
     layout, mean, std, max_pixels
-        As for `ImageWorker`.
+        As for `ImageWorker`. Of its `image_params`, "color" and "background" can be given.
 
     Raises
     ------
     TypeError
         If `transform` is not callable.
     ValueError
-        If a spec or `image_as` is wrong.
+        If a spec or `image_as` is wrong; if an `image_rng` or other `image_params` are given, which
+        would have no effect.
     """
 
     def __init__(
@@ -67,7 +69,17 @@ class TransformWorker(ImageWorker):
         pass_generator: bool = False,
         **options: Any,
     ) -> None:
+        if options.get("image_rng") is not None:
+            raise ValueError(
+                "image_rng has no effect in a TransformWorker, whose transform draws by itself"
+            )
         super().__init__(image, **options)
+        idle = sorted((options.get("image_params") or {}).keys() - set(_USED_PARAMS))
+        if idle:
+            raise ValueError(
+                f"image_params: {', '.join(idle)} has no effect in a TransformWorker, which takes "
+                f"{' and '.join(_USED_PARAMS)} alone; all else is the transform's"
+            )
         if not callable(transform):
             raise TypeError(f"transform must be callable, not {type(transform).__name__}")
         if image_as is None:

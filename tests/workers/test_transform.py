@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from crumpets_like import TurboDataLoader
-from crumpets_like.workers import TransformWorker
+from crumpets_like.workers import TransformWorker, UniformRNG
 from tests.support.preparing import prepare
 
 pytest.importorskip("cv2")
@@ -208,6 +208,14 @@ def test_wrong_arguments_are_named() -> None:
         TransformWorker(SPEC, {})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"image_as must be one of \('array', .* not 'numpy'"):
         TransformWorker(SPEC, np.copy, image_as="numpy")
+
+
+def test_parameters_without_effect_are_refused() -> None:
+    with pytest.raises(ValueError, match="image_rng has no effect in a TransformWorker"):
+        TransformWorker(SPEC, np.copy, image_rng=UniformRNG(angle=(0, 9)))
+    with pytest.raises(ValueError, match="image_params: angle, noise has no effect"):
+        TransformWorker(SPEC, np.copy, image_params={"angle": 9.0, "noise": 0.1, "color": True})
+    TransformWorker(SPEC, np.copy, image_rng=None, image_params={"color": True, "background": 3})
 
 
 def test_torch_is_not_imported_for_it() -> None:
