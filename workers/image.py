@@ -162,8 +162,7 @@ class ImageWorker(BufferWorker):
                 f"{source}: color={color} and colorspace={colorspace!r} give {channels} channels, "
                 f"but {key} has {writer.channels}"
             )
-        if not color and isinstance(fixed.get("background"), tuple):
-            raise ValueError(f"{source}: background must be one number where color is False")
+        _check_background(fixed.get("background"), color, source)
         self.add_buffer(key, writer.spec)
         self.add_params(key, fixed)
         self._writers[key] = writer
@@ -356,6 +355,8 @@ class ImageWorker(BufferWorker):
         used["gpu_augmentation"] = self.gpu_augmentation
         if used["background"] is None:
             used["background"] = writer.background
+        else:
+            _check_background(used["background"], used["color"], f"the parameters of {key}")
         used["order"] = pixel_operations(used)
         on_device = self.gpu_augmentation and key == "image"
         writer.write(_render(image, writer.size, used, on_device), buffers[key])
@@ -400,8 +401,16 @@ def randomize_image(
     pixels = decode_image(image, color=used["color"])
     used["size"] = pixels.shape[:2]
     used["background"] = used["background"] or 0.0
+    _check_background(used["background"], used["color"], "randomize_image")
     used["order"] = pixel_operations(used)
     return _render(pixels, target, used, gpu_augmentation)
+
+
+def _check_background(background: Any, color: bool, source: str) -> None:
+    if not color and isinstance(background, tuple):
+        raise ValueError(
+            f"{source}: background must be one number where color is False, not {background}"
+        )
 
 
 def _render(

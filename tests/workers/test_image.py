@@ -366,6 +366,12 @@ def test_grey_has_no_colours() -> None:
         ImageWorker(spec, {"colorspace": "hsv"})
     with pytest.raises(ValueError, match="background must be one number where color is False"):
         ImageWorker(spec, {"background": (1, 2, 3)})
+    worker = ImageWorker(spec, image_rng=lambda *_: {"background": (1, 2, 3)})
+    for image in (picture(), picture()[:, :, 0]):
+        with pytest.raises(ValueError, match=r"one number where color is False, not \(1.0, 2.0"):
+            prepare(worker, {"image": image})
+    with pytest.raises(ValueError, match="randomize_image: background must be one number"):
+        randomize_image(picture(), (8, 8), color=False, background=(1, 2, 3))
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
