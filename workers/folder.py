@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 from bisect import bisect_right
@@ -183,7 +184,7 @@ def list_images(folder: str, endings: tuple[str, ...] = IMAGE_EXTENSIONS) -> lis
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
+                if _is_folder(entry):
                     inner.append(entry.path)
                 elif entry.name.lower().endswith(endings):
                     found.append((here, entry.name))
@@ -200,7 +201,16 @@ def _identity(folder: str | os.PathLike[str]) -> tuple[int, int]:
 
 def _class_names(root: str) -> list[str]:
     with os.scandir(root) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        return sorted(e.name for e in entries if _is_folder(e) and not e.name.startswith("."))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False  # a link that leads to itself, and so nowhere
 
 
 def _check_path(path: Any) -> str:

@@ -5,7 +5,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import msgpack
-import msgpack_numpy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +12,7 @@ from crumpets_like.arguments import check_count
 from crumpets_like.broker import BufferWorker
 from crumpets_like.workers.decoding import decode_image, image_size, read_image
 from crumpets_like.workers.geometry import decoding_size, target_to_source
+from crumpets_like.workers.packed import decode_packed
 from crumpets_like.workers.parameters import (
     COLORSPACES,
     DEFAULTS,
@@ -162,8 +162,7 @@ class ImageWorker(BufferWorker):
                 f"{source}: color={color} and colorspace={colorspace!r} give {channels} channels, "
                 f"but {key} has {writer.channels}"
             )
-        if not color and isinstance(fixed.get("background"), tuple):
-            raise ValueError(f"{source}: background must be one number where color is False")
+        _check_background(fixed.get("background"), color, source)
         self.add_buffer(key, writer.spec)
         self.add_params(key, fixed)
         self._writers[key] = writer
@@ -190,8 +189,8 @@ class ImageWorker(BufferWorker):
         Parameters
         ----------
         sample : mapping or bytes-like
-            A mapping is returned as it is. Bytes are unpacked by msgpack, arrays in them by
-            msgpack-numpy; at most 1 GiB, and no pickled objects.
+            A mapping is returned as it is. Bytes are unpacked by msgpack, arrays in them
+            as msgpack-numpy packs them; at most 1 GiB, and no objects.
 
         Raises
         ------
@@ -212,10 +211,12 @@ class ImageWorker(BufferWorker):
         if size > _LONGEST_SAMPLE:
             raise ValueError(f"the packed sample has {size:,} bytes, more than {_LONGEST_SAMPLE:,}")
         try:
-            unpacked = msgpack.unpackb(sample, object_hook=_decode_array, raw=False)
+            unpacked = msgpack.unpackb(sample, object_hook=decode_packed, raw=False)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise ValueError(
-                f"the sample's {size:,} bytes cannot be unpacked by msgpack: {error!r}"
+                # Not its repr, which may be all of the sample.
+                f"the sample's {size:,} bytes cannot be unpacked by msgpack: "
+                f"{type(error).__name__} {error}".rstrip()
             ) from error
         if not isinstance(unpacked, Mapping):
             raise ValueError(
@@ -231,7 +232,8 @@ class ImageWorker(BufferWorker):
         Returns
         -------
         image : numpy.ndarray
-            The decoded image, uint8, shape (H, W, 3) or (H, W, 1); it may be a reduced one.
+            The decoded image, uint8, shape (H, W, 3) or (H, W, 1); it may be a reduced one. It is
+            read-only where the sample holds it as an array.
         params : dict
             The parameters used, the same object that `augmentation` gets. ``params["size"]`` is the
             size of the whole image, and ``make_transform(params["size"], (height, width),
@@ -260,7 +262,7 @@ class ImageWorker(BufferWorker):
         Returns
         -------
         image : numpy.ndarray
-            uint8, shape (H, W, 3) or (H, W, 1), maybe reduced.
+            uint8, shape (H, W, 3) or (H, W, 1), maybe reduced; read-only where the sample holds it.
         params : dict
             What was drawn, and `size`.
         """
@@ -303,15 +305,23 @@ class ImageWorker(BufferWorker):
     def decode(
         self, source: Any, color: bool, min_size: tuple[int, int] | None
     ) -> NDArray[np.uint8]:
-        """Return the pixels of what the sample has as `image`; see `decode_image`."""
+        """Return the pixels of what the sample has as `image`; see `decode_image`.
+
+        An array that the sample holds decoded is returned as a view that cannot be written to.
+        """
         background = self.params["image"].get("background")
         if background is None:
             background = self._writers["image"].background
         if not isinstance(background, tuple):
             background = (background,) * 3
-        return decode_image(
+        image = decode_image(
             source, color, min_size=min_size, max_pixels=self.max_pixels, background=background
         )
+        if isinstance(source, np.ndarray) and np.may_share_memory(image, source):
+            # What wrote to it would change the dataset's own array, here or in another process.
+            image = image[:]
+            image.flags.writeable = False
+        return image
 
     def prepare_image(
         self,
@@ -345,6 +355,8 @@ class ImageWorker(BufferWorker):
         used["gpu_augmentation"] = self.gpu_augmentation
         if used["background"] is None:
             used["background"] = writer.background
+        else:
+            _check_background(used["background"], used["color"], f"the parameters of {key}")
         used["order"] = pixel_operations(used)
         on_device = self.gpu_augmentation and key == "image"
         writer.write(_render(image, writer.size, used, on_device), buffers[key])
@@ -389,8 +401,16 @@ def randomize_image(
     pixels = decode_image(image, color=used["color"])
     used["size"] = pixels.shape[:2]
     used["background"] = used["background"] or 0.0
+    _check_background(used["background"], used["color"], "randomize_image")
     used["order"] = pixel_operations(used)
     return _render(pixels, target, used, gpu_augmentation)
+
+
+def _check_background(background: Any, color: bool, source: str) -> None:
+    if not color and isinstance(background, tuple):
+        raise ValueError(
+            f"{source}: background must be one number where color is False, not {background}"
+        )
 
 
 def _render(
@@ -434,10 +454,3 @@ def field(sample: Mapping[str, Any], key: str) -> Any:
         raise ValueError(
             f"the sample has no {key!r}; its keys are {', '.join(map(repr, sample)) or 'none'}"
         ) from None
-
-
-def _decode_array(packed: dict[Any, Any]) -> Any:
-    """Make arrays of what msgpack-numpy packed; objects in them would be pickles."""
-    if packed.get(b"kind") == b"O":
-        raise ValueError("it has an array of pickled objects, which are not loaded")
-    return msgpack_numpy.decode(packed)

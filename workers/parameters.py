@@ -60,7 +60,11 @@ COLORSPACES: Mapping[str, str | None] = {
 }
 """Colour spaces, and the name of OpenCV's conversion of 8-bit images from RGB."""
 
-_FACTOR = (1e-6, 1e6)
+FACTOR = (1e-6, 1e6)
+"""Least and largest `scale`, `aspect` and gamma."""
+
+ANGLE = 1e9
+"""Largest `angle` in degrees, in either direction."""
 
 
 class Parameter(NamedTuple):
@@ -152,12 +156,12 @@ def _names(names: Any) -> str:
     return "one of " + ", ".join(map(repr, names))
 
 
-_FACTOR_TEXT = f"a factor from {_FACTOR[0]:g} to {_FACTOR[1]:g}"
+_FACTOR_TEXT = f"a factor from {FACTOR[0]:g} to {FACTOR[1]:g}"
 
 GEOMETRY: Mapping[str, Parameter] = {
-    "angle": Parameter(0.0, "a finite number of degrees", _number(-1e9, 1e9)),
-    "scale": Parameter(1.0, _FACTOR_TEXT, _number(*_FACTOR)),
-    "aspect": Parameter(1.0, _FACTOR_TEXT, _number(*_FACTOR)),
+    "angle": Parameter(0.0, "a finite number of degrees", _number(-ANGLE, ANGLE)),
+    "scale": Parameter(1.0, _FACTOR_TEXT, _number(*FACTOR)),
+    "aspect": Parameter(1.0, _FACTOR_TEXT, _number(*FACTOR)),
     "shift": Parameter((0.0, 0.0), "(x, y), both in [-1, 1]", _numbers(2, -1.0, 1.0)),
     "shear": Parameter((0.0, 0.0), "(x, y), finite, with x * y < 1", _shear),
     "hmirror": Parameter(False, "true or false", _flag),
@@ -173,9 +177,9 @@ SAMPLING: Mapping[str, Parameter] = {
 """How a warp takes its samples."""
 
 PIXELS: Mapping[str, Parameter] = {
-    "gamma_gray": Parameter(None, f"None or {_FACTOR_TEXT}", _number(*_FACTOR)),
+    "gamma_gray": Parameter(None, f"None or {_FACTOR_TEXT}", _number(*FACTOR)),
     "gamma_color": Parameter(
-        None, f"None or three factors from {_FACTOR[0]:g} to {_FACTOR[1]:g}", _numbers(3, *_FACTOR)
+        None, f"None or three factors from {FACTOR[0]:g} to {FACTOR[1]:g}", _numbers(3, *FACTOR)
     ),
     "contrast": Parameter(0.0, "in [-1, 1]", _number(-1.0, 1.0)),
     "noise": Parameter(0.0, "in [0, 1]", _number(0.0, 1.0)),
@@ -251,6 +255,11 @@ def pixel_operations(params: Mapping[str, Any]) -> tuple[str, ...]:
     -------
     tuple of str
         Of "gamma", "noise" and "blur": those of `order` first, in that order.
+
+    Raises
+    ------
+    ValueError
+        If `order` has another name.
     """
     gamma = (
         params.get("gamma_gray") is not None
@@ -262,4 +271,10 @@ def pixel_operations(params: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     present = {"gamma": gamma, "noise": noise, "blur": blur}
     order = dict.fromkeys((*(params.get("order") or ()), *PIXEL_OPERATIONS))
-    return tuple(name for name in order if present[name])
+    try:
+        return tuple(name for name in order if present[name])
+    except KeyError as error:
+        raise ValueError(
+            f"order has an unknown pixel operation {error.args[0]!r}; known are "
+            f"{', '.join(PIXEL_OPERATIONS)}"
+        ) from None

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crumpets_like.workers.geometry import crop_parameters
-from crumpets_like.workers.parameters import INTERPOLATIONS
+from crumpets_like.workers.parameters import ANGLE, FACTOR, INTERPOLATIONS
 from crumpets_like.workers.pixels import human2gamma
 
 Range = tuple[float, float]
@@ -73,7 +73,7 @@ class UniformRNG:
     Raises
     ------
     ValueError
-        If a range is not within what the parameter can be, or a probability not in [0, 1].
+        If a range is not within what workers take, or a probability not in [0, 1].
     """
 
     shape_only = True
@@ -95,15 +95,15 @@ class UniformRNG:
         blur: Range | None = None,
         interpolations: Sequence[str] | None = None,
     ) -> None:
-        self.angle = _range("angle", angle, -math.inf)
-        self.scale = _range("scale", scale, 0.0, above=True)
-        self.aspect = _range("aspect", aspect, 0.0, above=True)
+        self.angle = _range("angle", angle, -ANGLE, ANGLE)
+        self.scale = _range("scale", scale, *FACTOR)
+        self.aspect = _range("aspect", aspect, *FACTOR)
         self.shift = _range("shift", shift, -1.0, 1.0)
         self.shear = _range("shear", shear, -0.999, 0.999)
         self.hmirror = _probability("hmirror", hmirror)
         self.vmirror = _probability("vmirror", vmirror)
-        self.gamma_gray = _range("gamma_gray", gamma_gray, 0.0, above=True)
-        self.gamma_color = _range("gamma_color", gamma_color, 0.0, above=True)
+        self.gamma_gray = _range("gamma_gray", gamma_gray, *FACTOR)
+        self.gamma_color = _range("gamma_color", gamma_color, *FACTOR)
         self.contrast = _range("contrast", contrast, -1.0, 1.0)
         self.noise = _range("noise", noise, 0.0, 1.0)
         self.blur = _range("blur", blur, 0.0, 1.0)
@@ -179,7 +179,7 @@ class MixtureRNG:
     Raises
     ------
     ValueError
-        If a range is not within what its parameter can be, or a probability not in [0, 1].
+        If a range is not within what workers take, or a probability not in [0, 1].
     """
 
     shape_only = True
@@ -202,14 +202,14 @@ class MixtureRNG:
         shear_range: Range | None = None,
     ) -> None:
         self.prob = _probability("prob", prob)
-        self.scale_range = _range("scale_range", scale_range, 0.0, above=True)
+        self.scale_range = _range("scale_range", scale_range, *FACTOR)
         self.shift_range = _range("shift_range", shift_range, -1.0, 1.0)
         self.noise_range = _range("noise_range", noise_range, 0.0, 1.0)
         self.brightness_range = _range("brightness_range", brightness_range, -1.0, 1.0)
         self.color_range = _range("color_range", color_range, -1.0, 1.0)
         self.contrast_range = _range("contrast_range", contrast_range, -1.0, 1.0)
         self.blur_range = _range("blur_range", blur_range, 0.0, 1.0)
-        self.rotation_sigma = _sigma("rotation_sigma", rotation_sigma)
+        self.rotation_sigma = _sigma("rotation_sigma", rotation_sigma, ANGLE / 100)
         self.aspect_sigma = _sigma("aspect_sigma", aspect_sigma)
         self.interpolations = _interpolations(interpolations)
         self.hmirror = _probability("hmirror", hmirror)
@@ -348,14 +348,15 @@ class CenterCrop:
     Raises
     ------
     ValueError
-        If `fraction` is not in (0, 1].
+        If `fraction` is not in [1e-6, 1].
     """
 
     shape_only = True
 
     def __init__(self, fraction: float = 1.0) -> None:
-        if not 0.0 < fraction <= 1.0:
-            raise ValueError(f"fraction must be in (0, 1], not {fraction!r}")
+        least = 1.0 / FACTOR[1]
+        if not least <= fraction <= 1.0:
+            raise ValueError(f"fraction must be in [{least:g}, 1], not {fraction!r}")
         self.fraction = fraction
 
     def __call__(
@@ -386,17 +387,15 @@ def _uniform(limits: Range, number: float) -> float:
 
 def _log_uniform(limits: Range, number: float) -> float:
     low, high = limits
-    return low * math.pow(high / low, number)
+    return min(high, low * math.pow(high / low, number))  # as it might be rounded up
 
 
 def _choose(names: Sequence[str], number: float) -> str:
     return names[int(number * len(names))]
 
 
-def _range(
-    name: str, limits: Range | None, least: float, most: float = math.inf, above: bool = False
-) -> Range | None:
-    return None if limits is None else _checked(name, limits, least, most, above)
+def _range(name: str, limits: Range | None, least: float, most: float) -> Range | None:
+    return None if limits is None else _checked(name, limits, least, most)
 
 
 def _checked(
@@ -422,9 +421,10 @@ def _probability(name: str, value: float) -> float:
     return float(value)
 
 
-def _sigma(name: str, value: float) -> float:
-    if not 0.0 <= value < math.inf:
-        raise ValueError(f"{name} must be a finite number >= 0, not {value!r}")
+def _sigma(name: str, value: float, most: float = math.inf) -> float:
+    if not (0.0 <= value <= most and math.isfinite(value)):
+        bound = "" if most == math.inf else f" and <= {most:g}"
+        raise ValueError(f"{name} must be a finite number >= 0{bound}, not {value!r}")
     return float(value)
 
 

@@ -50,7 +50,7 @@ class SaliencyWorker(ImageWorker):
        ``dy`` away (in the outer half of a border pixel it counts as on its centre line). So a map's
        sum is its number of points;
     5. a Gaussian blur with a sigma of `blur` times the map's width, mirrored at the border, which
-       leaves the sum as it is;
+       leaves the sum as it is; `blur` is in [0, 1];
     6. with `maxnorm`, division by its largest value; a map without points in sight stays 0.
 
     Parameters
@@ -226,7 +226,9 @@ def _check_params(params: Mapping[str, Any]) -> None:
         number = float(value) if isinstance(value, Real) else math.nan
         if name == "sample_ratio":
             fits, must_be = 0.0 < number <= 1.0, "in (0, 1]"
-        elif name in ("jitter", "blur"):
+        elif name == "blur":
+            fits, must_be = 0.0 <= number <= 1.0, "in [0, 1] (sigma relative to the width)"
+        elif name == "jitter":
             fits, must_be = 0.0 <= number < math.inf, "finite and >= 0 (relative to the width)"
         else:
             fits, must_be = number in (0.0, 1.0), "true or false"

@@ -39,7 +39,8 @@ class SegmentationWorker(ImageWorker):
         Spec of the image, see `ImageWorker`.
     target_image : (shape, dtype) or (shape, dtype, fill_value)
         Spec of the mask: shape (H, W) or (1, H, W), an integer dtype. The fill value is what pixels
-        outside the source image get, 255 or -1 for a loss that ignores these; default 0.
+        outside the source image get, within int32: 255 or -1 for a loss that ignores these;
+        default 0.
     image_params, image_rng, gpu_augmentation, **options
         See `ImageWorker`.
     target_image_params : mapping, optional
@@ -95,13 +96,15 @@ class SegmentationWorker(ImageWorker):
         background = self.params["target_image"].get("background")
         if background is None:
             background = spec.fill_value
-        info = np.iinfo(spec.dtype)
+        info, warpable = np.iinfo(spec.dtype), np.iinfo(np.int32)
         fits = np.ndim(background) == 0 and info.min <= background <= info.max
         if not fits or int(background) != background:
             raise ValueError(
                 f"the value outside the image must be one integer that {spec.dtype} holds, not "
                 f"{background!r}"
             )
+        if not warpable.min <= background <= warpable.max:
+            raise ValueError(f"the value outside the image must fit int32, not {background!r}")
         self._outside = int(background)
 
     def prepare(
@@ -226,10 +229,12 @@ def warp_mask(
     dtype = np.promote_types(mask.dtype, np.min_scalar_type(outside))
     if dtype.name not in _WARPABLE:
         dtype = np.dtype(np.int32)
+    info = np.iinfo(dtype)
+    if not info.min <= outside <= info.max:
+        raise ValueError(f"outside must fit int32, not {outside}")
     mask = mask[rows, columns]
     if not mask.size:
         return np.full(size, outside, dtype)
-    info = np.iinfo(dtype)
     if not np.can_cast(mask.dtype, dtype):
         low, high = min(outside, int(mask.min())), max(outside, int(mask.max()))
         if low < info.min or high > info.max:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from crumpets_like.seeding import preserve_globals, seed_all
 from crumpets_like.workers.image import ImageWorker, field
 
+_USED_PARAMS = ("color", "background")  # when an image is decoded
 INPUTS = ("array", "keyword", "tensor", "pil")
 
 
@@ -39,22 +40,24 @@ class TransformWorker(ImageWorker):
         Spec of the label, if samples have one that is wanted.
     image_as : {"array", "keyword", "tensor", "pil"}, optional
         What the transform gets: "array": uint8, shape (H, W, C), in red, green, blue, read-only
-        where the sample holds it; "keyword": the same, as ``transform(image=array)["image"]``;
-        "tensor": torch, uint8, shape (C, H, W); "pil": a PIL image. Default: "tensor" for
-        transforms of torchvision, "keyword" for those of albumentations, else "array".
+        where the sample holds it as an array (to change it, copy it); "keyword": the same, as
+        ``transform(image=array)["image"]``; "tensor": torch, uint8, shape (C, H, W); "pil": a PIL
+        image. Default: "tensor" for transforms of torchvision, "keyword" for those of
+        albumentations, else "array".
     pass_generator : bool
         Call the transform with a further argument ``generator=``, the sample's own
         `numpy.random.Generator`, and leave the global ones alone.
     layout, mean, std, max_pixels
-        As for `ImageWorker`. There is no `gpu_augmentation`: what a transform does to pixels cannot
-        be left to the device.
+        As for `ImageWorker`. Of its `image_params`, "color" and "background" can be given. There is
+        no `gpu_augmentation`: what a transform does to pixels cannot be left to the device.
 
     Raises
     ------
     TypeError
         If `transform` is not callable.
     ValueError
-        If a spec or `image_as` is wrong, or `gpu_augmentation` is true.
+        If a spec or `image_as` is wrong, or `gpu_augmentation` is true; if an `image_rng` or other
+        `image_params` are given, which would have no effect.
     """
 
     def __init__(
@@ -67,7 +70,17 @@ class TransformWorker(ImageWorker):
         pass_generator: bool = False,
         **options: Any,
     ) -> None:
+        if options.get("image_rng") is not None:
+            raise ValueError(
+                "image_rng has no effect in a TransformWorker, whose transform draws by itself"
+            )
         super().__init__(image, **options)
+        idle = sorted((options.get("image_params") or {}).keys() - set(_USED_PARAMS))
+        if idle:
+            raise ValueError(
+                f"image_params: {', '.join(idle)} has no effect in a TransformWorker, which takes "
+                f"{' and '.join(_USED_PARAMS)} alone; all else is the transform's"
+            )
         if not callable(transform):
             raise TypeError(f"transform must be callable, not {type(transform).__name__}")
         if image_as is None:

@@ -13,6 +13,7 @@ from crumpets_like.workers.geometry import Affine, invert
 _TAPS = {"nearest": 1, "linear": 1, "cubic": 2, "lanczos4": 4, "area": 1}
 _SNAP = 1 / 32  # of a target pixel: a crop so near to whole pixels is taken as whole
 _LEAST_VARIANCE = 0.2  # that a filter is worth its time for: a factor of 1.5
+_LONGEST_LANCZOS = 2**15 - 2  # pixels that OpenCV can tell apart
 
 
 def warp(
@@ -185,7 +186,9 @@ def _smooth(
         inverse = _in_reduced(inverse, part_y, part_x)
         across, down = across * part_x, down * part_y
         shrink_x, shrink_y = _shrinks(inverse)
-    x, y = _variance(shrink_x, across), _variance(shrink_y, down)
+    # A single pixel is the average of all, however far a target pixel reaches beyond it.
+    x = _variance(shrink_x, across) if image.shape[1] > 1 else 0.0
+    y = _variance(shrink_y, down) if image.shape[0] > 1 else 0.0
     if x > _LEAST_VARIANCE or y > _LEAST_VARIANCE:
         filtered = cv2.sepFilter2D(
             image, -1, _kernel(x), _kernel(y), borderType=cv2.BORDER_REPLICATE
@@ -299,6 +302,11 @@ def _sample(
     """Draw any affine map, with the image's outermost pixels continued."""
     import cv2
 
+    if method == "lanczos4" and max(image.shape[:2]) > _LONGEST_LANCZOS:
+        raise ValueError(
+            f"interp_method 'lanczos4' takes at most {_LONGEST_LANCZOS:,} pixels of an image along "
+            f"an axis, and {max(image.shape[:2]):,} are seen here: use 'cubic'"
+        )
     height, width = out_size
     if supersampling > 1:
         shift = 0.5 / supersampling - 0.5

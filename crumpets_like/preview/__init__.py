@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ..dataloader import TurboDataLoader
+    from .draws import Draws
 
-__all__ = ["Previewable"]
+__all__ = ["Previewable", "make_sheet"]
 
 
 class Previewable:
@@ -36,8 +37,9 @@ class Previewable:
 
         The loader need not be started, and nothing of it moves: no worker is started, `iterations`
         and sampler stay where they are, and so do the global random generators. A copy of the
-        worker prepares the samples in the calling thread. Samples that fail raise here, whatever
-        `on_error` says. A dataset's ``set_epoch`` is not called.
+        worker prepares the samples in the calling thread. Of samples that fail, the first raises
+        here; with ``on_error="skip"`` the next ones are shown in their place, up to 32 of them. A
+        dataset's ``set_epoch`` is not called.
 
         Parameters
         ----------
@@ -60,12 +62,17 @@ class Previewable:
         Exception
             What the dataset or the worker raises.
         """
-        try:
-            from .pictures import preview
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] != "PIL":
-                raise
-            raise ImportError(
-                "preview needs Pillow, which cannot be imported: pip install 'crumpets-like[image]'"
-            ) from error
-        return preview(cast("TurboDataLoader", self), n)
+        return make_sheet(cast("TurboDataLoader", self), n)[0]
+
+
+def make_sheet(loader: TurboDataLoader, n: int) -> tuple[Image, Draws]:
+    """Return what :meth:`Previewable.preview` does, and which samples it shows."""
+    try:
+        from .pictures import preview
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "PIL":
+            raise
+        raise ImportError(
+            "preview needs Pillow, which cannot be imported: pip install 'crumpets-like[image]'"
+        ) from error
+    return preview(loader, n)

@@ -75,16 +75,22 @@ def _preview(args: argparse.Namespace) -> str:
     from ..dataloader import TurboDataLoader
     from ..workers import ImageWorker
     from ..workers.presets import get_preset
+    from . import make_sheet
 
     rng = get_preset(args.preset)
     size = check_count("--size", args.size)
     samples = check_count("--samples", args.samples)
     dataset = open_folder(args.folder)
     worker = ImageWorker(((3, size, size), np.uint8), image_rng=rng)
-    loader = TurboDataLoader(dataset, samples, worker, 0, shuffle=True, seed=args.seed)
-    loader.preview(samples).save(args.output)
+    loader = TurboDataLoader(
+        dataset, samples, worker, 0, shuffle=True, seed=args.seed, on_error="skip"
+    )
+    sheet, draws = make_sheet(loader, samples)
+    sheet.save(args.output)
+    for _, error in draws.failed:
+        print(f"crumpets-like preview: left out: {error}", file=sys.stderr)
     return (
-        f"{args.output}: {min(samples, len(dataset))} of {len(dataset):,} images, {args.preset}, "
+        f"{args.output}: {len(draws.keys)} of {len(dataset):,} images, {args.preset}, "
         f"seed {args.seed}"
     )
 

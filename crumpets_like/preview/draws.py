@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["Draws", "draw"]
 
 
+_SPARE = 32  # samples that may fail and be left out
+
+
 class Draws:
     """Samples, and what became of them.
 
@@ -34,14 +37,25 @@ class Draws:
     epochs : list of int
         Numbers of the epochs that the samples are drawn for.
     batches : list of dict
-        A mini-batch of all samples for each epoch.
+        For each epoch the mini-batch's fields, with a list of all samples' values each.
+    failed : list of (key, Exception)
+        Samples in between that were left out, as ``on_error="skip"`` leaves them out of training.
     """
 
-    def __init__(self, keys: list[Any], samples: list[Any], epochs: list[int]) -> None:
-        self.keys = keys
-        self.samples = samples
+    def __init__(self, epochs: list[int]) -> None:
+        self.keys: list[Any] = []
+        self.samples: list[Any] = []
         self.epochs = epochs
-        self.batches: list[dict[str, Any]] = []
+        self.batches: list[dict[str, list[Any]]] = [{} for _ in epochs]
+        self.failed: list[tuple[Any, Exception]] = []
+
+    def add(self, key: Any, sample: Any, drawn: list[dict[str, Any]]) -> None:
+        """Note one sample, and its fields in each epoch."""
+        self.keys.append(key)
+        self.samples.append(sample)
+        for batch, fields in zip(self.batches, drawn, strict=True):
+            for name, value in fields.items():
+                batch.setdefault(name, []).append(value)
 
 
 def draw(loader: TurboDataLoader, count: int, times: int) -> Draws:
@@ -62,17 +76,20 @@ def draw(loader: TurboDataLoader, count: int, times: int) -> Draws:
         If the loader reads an iterable.
     ValueError
         If there is no sample.
+    Exception
+        What a sample raises; with ``on_error="skip"`` the next one takes its place, and the error
+        is raised if there is none left.
     """
-    epoch, position, batch = _next_samples(loader, count)
     options = loader._options
-    keys = batch.tolist() if isinstance(batch, np.ndarray) else batch
+    skips = options.on_error == "skip"
+    epoch, position, batch = _next_samples(loader, count + _SPARE if skips else count)
+    draws = Draws([epoch + number for number in range(times)])
     with preserve_globals(), _same_threads():
-        samples = [options.dataset[key] for key in keys]
         engine = LocalEngine(
             EngineOptions(
                 options.worker_template,
                 _Samples(options.dataset),
-                len(keys),
+                1,
                 0,
                 shared_memory=False,
                 seed=options.seed,
@@ -80,13 +97,32 @@ def draw(loader: TurboDataLoader, count: int, times: int) -> Draws:
             )
         )
         try:
-            draws = Draws(keys, samples, [epoch + number for number in range(times)])
-            for number in draws.epochs:
-                plan = _OneBatch(number, position, batch)
-                draws.batches += engine.next_batch(engine.open(plan)) or []
+            for number, key in enumerate(
+                batch.tolist() if isinstance(batch, np.ndarray) else batch
+            ):
+                try:
+                    sample = options.dataset[key]
+                    one = batch[number : number + 1], position + number
+                    drawn = [_draw_one(engine, epoch, *one) for epoch in draws.epochs]
+                except Exception as error:
+                    if not skips:
+                        raise
+                    draws.failed.append((key, error))
+                    continue
+                draws.add(key, sample, drawn)
+                if len(draws.keys) == count:
+                    break
         finally:
             engine.stop()
+    if not draws.keys:
+        raise draws.failed[0][1]
     return draws
+
+
+def _draw_one(engine: LocalEngine, epoch: int, batch: Batch, position: int) -> dict[str, Any]:
+    """The fields of the one sample in `batch`, not in the engine's memory."""
+    [fields] = engine.next_batch(engine.open(_OneBatch(epoch, position, batch))) or [{}]
+    return {name: copy.copy(values[0]) for name, values in fields.items()}
 
 
 def _next_samples(loader: TurboDataLoader, count: int) -> tuple[int, int, Batch]:

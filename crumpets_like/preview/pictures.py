@@ -12,7 +12,7 @@ from PIL import Image
 
 from ..arguments import check_count
 from .drawing import inset
-from .draws import draw
+from .draws import Draws, draw
 from .overlays import draw_over_batch, draw_over_sample
 from .sheet import Cell, contact_sheet, fit
 
@@ -26,8 +26,8 @@ DRAWS = 8
 """Pictures of each sample, beside the whole image."""
 
 
-def preview(loader: TurboDataLoader, n: int) -> Image.Image:
-    """Make the sheet; see :meth:`Previewable.preview`."""
+def preview(loader: TurboDataLoader, n: int) -> tuple[Image.Image, Draws]:
+    """Make the sheet, see :meth:`Previewable.preview`, and tell which samples it shows."""
     from ..workers.image import ImageWorker
 
     count = check_count("n", n)
@@ -44,7 +44,8 @@ def preview(loader: TurboDataLoader, n: int) -> Image.Image:
         for batch in draws.batches:
             cells.append(_drawn(worker, {name: values[row] for name, values in batch.items()}))
         rows.append(cells)
-    return contact_sheet(["whole image", *(f"epoch {epoch}" for epoch in draws.epochs)], rows)
+    header = ["whole image", *(f"epoch {epoch}" for epoch in draws.epochs)]
+    return contact_sheet(header, rows), draws
 
 
 def _whole(worker: ImageWorker, key: Any, sample: Mapping[str, Any], dataset: Any) -> Cell:

@@ -73,8 +73,8 @@ class Randomizer(nn.Module):
             ``"image"``: tensor of shape (B, C, H, W) or (B, H, W, C), on any device, integers 0 to
             255 or floats 0.0 to 1.0; three channels are red, green and blue. It is not changed.
             ``"augmentation"``: the images' B dicts as :class:`ImageWorker` records them; what is
-            not in them has its default. Images whose `gpu_augmentation` is false stay as they are:
-            their worker left nothing out.
+            not in them, or None, has its default. Images whose `gpu_augmentation` is false stay as
+            they are: their worker left nothing out.
 
         Returns
         -------
@@ -84,8 +84,8 @@ class Randomizer(nn.Module):
         Raises
         ------
         ValueError
-            If a key is missing, the image has another shape or dtype, or there is not one dict
-            per image.
+            If a key is missing, the image has another shape or dtype, there is not one dict per
+            image, or an `order` has an unknown name.
         """
         image, augmentation = _check(mini_batch)
         with _autocast_off(image.device.type):
@@ -110,7 +110,12 @@ def randomize(image: torch.Tensor, augmentation: Sequence[Mapping[str, Any]]) ->
     augmentation : sequence of mapping
         Of each image.
     """
-    augmentation = [{**DEFAULTS, **params} for params in augmentation]
+    if not image.numel():
+        return image
+    augmentation = [
+        {**DEFAULTS, **{name: value for name, value in params.items() if value is not None}}
+        for params in augmentation
+    ]
     turns = [
         pixel_operations(params) if params.get("gpu_augmentation", True) else ()
         for params in augmentation

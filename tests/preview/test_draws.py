@@ -145,7 +145,7 @@ def test_keys_of_a_mapping() -> None:
     dataset = {name: pictures[number] for number, name in enumerate("abc")}
     shown = draw(make_loader(dataset, sampler=["c", "a"]), 2, 1)
     assert shown.keys == ["a", "b"]
-    assert shown.batches[0]["label"].tolist() == [0, 1]
+    assert shown.batches[0]["label"] == [0, 1]
 
 
 def test_nothing_moves() -> None:
@@ -218,11 +218,24 @@ def test_fewer_samples_than_asked_for() -> None:
     assert len(draw(make_loader(Pictures(2)), 9, 1).keys) == 2
 
 
-def test_failures_are_raised_whatever_on_error_says() -> None:
+def test_failures_are_raised() -> None:
     broken = [*(Pictures()[index] for index in range(2)), {"image": b"no image", "label": 2}]
-    loader = make_loader(broken, on_error="skip")
+    for on_error in ("raise", lambda index, error: "skip"):
+        with pytest.raises(ValueError, match="image"):
+            draw(make_loader(broken, on_error=on_error), 3, 1)
+
+
+def test_next_samples_take_the_place_of_skipped_ones() -> None:
+    whole = [Pictures()[index] for index in range(4)]
+    broken = [whole[0], {"image": b"no image", "label": 2}, *whole[2:]]
+    shown = draw(make_loader(broken, on_error="skip"), 2, 2)
+    assert shown.keys == [0, 2]
+    assert [key for key, _ in shown.failed] == [1]
+    every = draw(make_loader(whole), 4, 2)
+    for mine, others in zip(shown.batches, every.batches, strict=True):
+        np.testing.assert_array_equal(mine["image"], np.array(others["image"])[[0, 2]])
     with pytest.raises(ValueError, match="image"):
-        draw(loader, 3, 1)
+        draw(make_loader(broken[1:2], on_error="skip"), 2, 2)
 
 
 def test_an_iterable_is_not_used_up() -> None:

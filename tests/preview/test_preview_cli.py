@@ -80,6 +80,15 @@ def test_images_without_classes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert ": 2 of 2 images" in capsys.readouterr().out
 
 
+def test_broken_images_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = fill(tmp_path / "data", ["0.png", "2.png"])
+    (folder / "1.jpg").write_bytes(b"\xff\xd8\xff no more")
+    assert main(["preview", str(folder), "-o", str(tmp_path / "sheet.png")]) == 0
+    printed = capsys.readouterr()
+    assert ": 2 of 3 images" in printed.out
+    assert re.fullmatch(r"crumpets-like preview: left out: .*1\.jpg.*\n", printed.err)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -103,7 +112,8 @@ def test_errors_are_one_sentence_and_status_2(
     text: str,
 ) -> None:
     (tmp_path / "empty").mkdir()
-    broken = fill(tmp_path / "broken", ["0.png"])
+    broken = fill(tmp_path / "broken", [])
+    broken.mkdir(exist_ok=True)
     (broken / "broken.jpg").write_bytes(b"\xff\xd8\xff no more")
     places = {"data": folder, "empty": tmp_path / "empty", "broken": broken}
     output = ["-o", str(tmp_path / "out.png")] if "-o" not in arguments else []

@@ -219,6 +219,20 @@ class TestMiniBatches:
         changed = [not np.array_equal(*pair) for pair in zip(images, result, strict=True)]
         assert changed == [False, True, True]
 
+    def test_none_is_the_default(self):
+        nothing = dict.fromkeys(("noise", "contrast", "blur", "order", "noise_seed"))
+        image = torch.ones(1, 3, 4, 4)
+        assert Randomizer()({"image": image, "augmentation": [nothing]})["image"] is image
+        some = {**nothing, "gamma_gray": 2.0}
+        result = Randomizer()({"image": image / 2, "augmentation": [some]})["image"]
+        assert torch.allclose(result, image / 4)
+
+    @pytest.mark.parametrize("shape", [(0, 3, 4, 4), (2, 3, 0, 8), (2, 3, 8, 0)])
+    def test_empty_images_stay_as_they_are(self, shape):
+        params = [{"noise": 0.1, "blur": 0.1, "gamma_gray": 2.0}] * shape[0]
+        image = torch.zeros(shape)
+        assert Randomizer()({"image": image, "augmentation": params})["image"] is image
+
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
     def test_other_floats(self, dtype):
         image = torch.from_numpy(photos(4)).permute(0, 3, 1, 2).float() / 255
@@ -277,6 +291,12 @@ class TestBadInput:
         image = torch.ones(1, 3, 2, 2, dtype=dtype)
         with pytest.raises(ValueError, match=f"floats 0.0 to 1.0, got {dtype}"):
             Randomizer()({"image": image, "augmentation": [NEUTRAL]})
+
+    def test_no_such_operation(self):
+        mini_batch = {"image": torch.ones(1, 3, 2, 2), "augmentation": each(noise=[0.1])}
+        mini_batch["augmentation"][0]["order"] = ("noise", "sharpen")
+        with pytest.raises(ValueError, match="unknown pixel operation 'sharpen'; known are gamma"):
+            Randomizer()(mini_batch)
 
     def test_no_layout(self):
         with pytest.raises(ValueError, match=r"one of \('CHW', 'HWC'\), got 'NCHW'"):

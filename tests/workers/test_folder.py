@@ -119,6 +119,14 @@ def test_links_that_lead_back_end_there(root: Path) -> None:
     assert relative(ImageFolder(root)) == before
 
 
+def test_links_to_themselves_lead_nowhere(root: Path) -> None:
+    before = relative(ImageFolder(root))
+    for name in ("bird", "cat/itself", "dog/round.jpg"):
+        (root / name).symlink_to(root / name)
+    assert ImageFolder(root).classes == ("cat", "dog")
+    assert relative(ImageFolder(root)) == sorted([*before, "dog/round.jpg"])
+
+
 def test_paths_hold_where_the_process_goes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root.parent)
     dataset = ImageFolder(root.name)

@@ -310,6 +310,25 @@ def test_wrong_samples_are_named(sample: Any, error: Any, reason: str) -> None:
         prepare(ImageWorker(SPEC), sample)
 
 
+class InPlace(ImageWorker):
+    def prepare_image(self, image: Any, *others: Any) -> Any:
+        image[:5] = 0
+        return super().prepare_image(image, *others)
+
+
+def draw_in_place(image: NDArray[np.uint8], *others: Any) -> dict[str, Any]:
+    image[:5] = 0
+    return {}
+
+
+@pytest.mark.parametrize("worker", [InPlace(SPEC), ImageWorker(SPEC, image_rng=draw_in_place)])
+def test_the_datasets_own_arrays_cannot_be_written_to(worker: ImageWorker) -> None:
+    kept = picture()
+    with pytest.raises(ValueError, match="read-only"):
+        prepare(worker, {"image": kept})
+    np.testing.assert_array_equal(kept, picture())
+
+
 def test_pickles_in_packed_samples_are_not_loaded() -> None:
     packed = msgpack_numpy.packb({"image": np.array([{"a": 1}], object)})
     with pytest.raises(ValueError, match="pickled objects, which are not loaded"):
@@ -347,6 +366,12 @@ def test_grey_has_no_colours() -> None:
         ImageWorker(spec, {"colorspace": "hsv"})
     with pytest.raises(ValueError, match="background must be one number where color is False"):
         ImageWorker(spec, {"background": (1, 2, 3)})
+    worker = ImageWorker(spec, image_rng=lambda *_: {"background": (1, 2, 3)})
+    for image in (picture(), picture()[:, :, 0]):
+        with pytest.raises(ValueError, match=r"one number where color is False, not \(1.0, 2.0"):
+            prepare(worker, {"image": image})
+    with pytest.raises(ValueError, match="randomize_image: background must be one number"):
+        randomize_image(picture(), (8, 8), color=False, background=(1, 2, 3))
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

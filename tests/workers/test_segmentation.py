@@ -323,3 +323,14 @@ def test_missing_pillow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crumpets_like.workers.segmentation.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"Pillow.*crumpets-like\[image\]"):
         make_worker()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32, np.uint64])
+def test_values_outside_are_within_int32(dtype: Any) -> None:
+    image, most = ((3, 8, 8), np.uint8), 2**31 - 1
+    SegmentationWorker(image, ((8, 8), dtype, most))
+    for arguments in (((8, 8), dtype, most + 1),), (((8, 8), dtype), None, {"background": 2**31}):
+        with pytest.raises(ValueError, match="outside the image must fit int32, not 2147483648"):
+            SegmentationWorker(image, *arguments)
+    with pytest.raises(ValueError, match="outside must fit int32, not 1099511627776"):
+        warp_mask(np.zeros((4, 4), np.uint8), (8, 8), np.eye(2, 3), 2**40)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from crumpets_like import TurboDataLoader
-from crumpets_like.workers import TransformWorker
+from crumpets_like.workers import TransformWorker, UniformRNG
 from tests.support.preparing import prepare
 
 pytest.importorskip("cv2")
@@ -31,6 +31,29 @@ def test_arrays_in_and_out() -> None:
     np.testing.assert_array_equal(result(worker), PICTURE[::-1])
     worker = TransformWorker(((1, 8, 10), np.uint8), lambda image: image[:, :, 0])
     assert result(worker).shape == (1, 8, 10)
+
+
+@pytest.mark.parametrize("image_as", ["array", "keyword", "tensor", "pil"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_datasets_own_arrays_stay_as_they_are(image_as: str, channels: int) -> None:
+    pytest.importorskip({"tensor": "torch", "pil": "PIL"}.get(image_as, "numpy"))
+
+    def darken(image: Any) -> Any:
+        if image_as == "pil":
+            image.paste(0, (0, 0, 5, 5))
+        else:
+            image[:] = image // 2
+        return {"image": image} if image_as == "keyword" else image
+
+    kept = PICTURE[:, :, :channels].copy()
+    worker = TransformWorker(((channels, 8, 10), np.uint8), darken, image_as=image_as)
+    if image_as in ("array", "keyword"):
+        with pytest.raises(ValueError, match="read-only"):
+            prepare(worker, {"image": kept})
+    else:
+        prepare(worker, {"image": kept})
+    np.testing.assert_array_equal(kept, PICTURE[:, :, :channels])
+    assert kept.flags.writeable
 
 
 def test_label() -> None:
@@ -194,6 +217,14 @@ def test_nothing_is_left_to_the_device() -> None:
     worker = TransformWorker(SPEC, np.copy, gpu_augmentation=False)
     with pytest.raises(ValueError, match=reason):
         worker.gpu_augmentation = True  # as a loader of tensors does
+
+
+def test_parameters_without_effect_are_refused() -> None:
+    with pytest.raises(ValueError, match="image_rng has no effect in a TransformWorker"):
+        TransformWorker(SPEC, np.copy, image_rng=UniformRNG(angle=(0, 9)))
+    with pytest.raises(ValueError, match="image_params: angle, noise has no effect"):
+        TransformWorker(SPEC, np.copy, image_params={"angle": 9.0, "noise": 0.1, "color": True})
+    TransformWorker(SPEC, np.copy, image_rng=None, image_params={"color": True, "background": 3})
 
 
 def test_torch_is_not_imported_for_it() -> None:

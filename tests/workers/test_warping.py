@@ -15,7 +15,7 @@ from crumpets_like.workers.geometry import (
     make_transform,
     transform_points,
 )
-from crumpets_like.workers.warping import _halve, warp
+from crumpets_like.workers.warping import _halve, _weights, warp
 from tests.support.pictures import GEOMETRY, inverse, noise, smooth
 
 pytest.importorskip("cv2")
@@ -348,3 +348,39 @@ def test_a_marker_is_found_where_its_point_goes(
     down, across = np.mgrid[0 : size[0], 0 : size[1]]
     found = np.array([(drawn * across).sum(), (drawn * down).sum()]) / drawn.sum()
     np.testing.assert_allclose(found, point, atol=0.5)
+
+
+@pytest.mark.parametrize("geometry", [{"scale": 1e-6}, {"scale": 1e-6, "angle": 30.0}, {}])
+@pytest.mark.parametrize("aspect", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("shape", [(50, 70, 3), (1, 2000, 3), (3000, 2, 3)])
+def test_filters_stay_small(
+    shape: tuple[int, ...], aspect: float, geometry: dict[str, Any], monkeypatch: Any
+) -> None:
+    taps = []
+
+    def counting(half: int) -> NDArray[np.float32]:
+        taps.append(len(weights := _weights(half)))
+        return weights
+
+    monkeypatch.setattr("crumpets_like.workers.warping._weights", counting)
+    drawn = warped(np.full(shape, 200, np.uint8), (64, 48), aspect=aspect, **geometry)
+    assert ((drawn == 200) | (drawn == BACKGROUND)).all()
+    assert max(taps, default=0) <= 20
+
+
+def test_all_of_an_image_in_one_pixel_is_its_average() -> None:
+    image = np.zeros((64, 64, 1), np.uint8)
+    image[:, :32] = 200
+    drawn = warped(image, (9, 9), scale=1e-3, scale_mode="longest", background=7)
+    expected = np.full((9, 9, 1), 7)
+    expected[4, 4] = 100
+    np.testing.assert_array_equal(drawn, expected)
+
+
+def test_lanczos_of_too_many_pixels_is_named() -> None:
+    line = np.full((1, 40_000, 3), 200, np.uint8)
+    for supersampling in (1, 2):
+        with pytest.raises(ValueError, match=r"'lanczos4' takes at most 32,766 .* and 40,000 are"):
+            warped(line, (4, 64), "lanczos4", supersampling, scale_mode="longest")
+    assert (warped(line[:, :32_766], (1, 64), "lanczos4", 2, scale=2.0) == 200).all()
+    assert warped(line[:, :32_766], (4, 64), "lanczos4", 2, scale_mode="longest").any()
