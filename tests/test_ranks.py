@@ -200,7 +200,12 @@ def test_going_on_with_another_number_of_ranks(data):
             if state is not None:
                 run.plans.load_state_dict(state)
             run.open()
-        assert len({run.plan.epoch for run in runs}) == 1
+        if len({run.plan.epoch for run in runs}) > 1:
+            # Ranks for which nothing is left begin with the next epoch.
+            assert options["uneven"] == "keep"
+            assert total is not None
+            assert 0 < total - len(seen) < world_size
+            return
         first = runs[0]
         if first.plan.epoch != epoch:
             one_pass = options["length"] is None and options["last_batch"] != "rollover"
