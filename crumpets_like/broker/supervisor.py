@@ -350,7 +350,8 @@ class _Supervisor:
                 ready = list(self._workers)
             for descriptor in ready:
                 self._reap(descriptor)
-        if not orderly:
+        # A training process that is killed closes its end of the channel before it is gone.
+        if not orderly or wait_readable([self._trainer], 0):
             return -signal.SIGKILL
         return BROKER_DIED if failed else 0
 
