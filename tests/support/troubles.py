@@ -321,12 +321,12 @@ def logs_when_imported(start_method: str) -> None:
     logging.getLogger().addHandler(handler)
     with TurboDataLoader(talking_one.Data(), 4, Items(), 2, start_method=start_method) as loader:
         assert run_items(loader) == list(range(8))
-        assert wait_until(lambda: bool(records))
+        helpers = {"forkserver": {"crumpets-superv"}, "spawn": {"crumpets-w0", "crumpets-w1"}}
+        expected = helpers[start_method]
+        assert wait_until(lambda: {record.processName for record in records} == expected), records
     assert {(record.name, record.getMessage()) for record in records} == {
         ("talking_one", "imported in full")
     }
-    helpers = {"forkserver": {"crumpets-superv"}, "spawn": {"crumpets-w0", "crumpets-w1"}}
-    assert {record.processName for record in records} == helpers[start_method]
 
 
 class Talks(Items):
