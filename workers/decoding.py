@@ -101,7 +101,7 @@ def read_image(image: Any) -> "EncodedImage | NDArray[np.uint8]":
             f"image must be encoded bytes, a path or a uint8 array of shape (H, W), (H, W, 1), "
             f"(H, W, 3) or (H, W, 4), not {type(image).__name__}"
         )
-    with _naming(path):
+    with naming_file(path):
         data = memoryview(image)
         data = (data if data.c_contiguous else memoryview(bytes(data))).cast("B")
         return EncodedImage(data, read_header(data), path)
@@ -175,7 +175,7 @@ def decode_image(
     source = read_image(image)
     if not isinstance(source, EncodedImage):
         return _flatten(source, color, background)
-    with _naming(source.path):
+    with naming_file(source.path):
         header = source.header
         if header.height * header.width > max_pixels:
             raise ValueError(
@@ -193,7 +193,7 @@ def decode_image(
 
 
 @contextmanager
-def _naming(path: str | None) -> Iterator[None]:
+def naming_file(path: str | None) -> Iterator[None]:
     """Add the file's name to the text of a ValueError."""
     try:
         yield

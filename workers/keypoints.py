@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from crumpets_like.arguments import check_count
 from crumpets_like.workers.geometry import transform_points
-from crumpets_like.workers.image import ImageWorker
+from crumpets_like.workers.image import ImageWorker, field
 from crumpets_like.workers.rng import ImageRNG
-from crumpets_like.workers.targets import field, target_matrix
+from crumpets_like.workers.targets import target_matrix
 
 __all__ = ["KeypointWorker"]
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crumpets_like.workers.geometry import transform_points
-from crumpets_like.workers.image import ImageWorker
+from crumpets_like.workers.image import ImageWorker, field
 from crumpets_like.workers.rng import ImageRNG
-from crumpets_like.workers.targets import field, map_size, target_matrix
+from crumpets_like.workers.targets import map_size, target_matrix
 
 __all__ = ["SaliencyWorker", "draw_points"]
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from crumpets_like.workers.decoding import EncodedImage, _naming, read_image
+from crumpets_like.workers.decoding import EncodedImage, naming_file, read_image
 from crumpets_like.workers.geometry import invert_transform, transform_points
-from crumpets_like.workers.image import ImageWorker
+from crumpets_like.workers.image import ImageWorker, field
 from crumpets_like.workers.rng import ImageRNG
-from crumpets_like.workers.targets import field, map_size, target_matrix
+from crumpets_like.workers.targets import map_size, target_matrix
 
 __all__ = ["SegmentationWorker", "decode_mask", "warp_mask"]
 
@@ -162,7 +162,7 @@ def decode_mask(mask: Any, size: tuple[int, int]) -> NDArray[Any]:
         source = cast(EncodedImage, read_image(mask))
     except (TypeError, ValueError) as error:
         raise type(error)(f"mask: {error}") from error
-    with _naming(source.path):
+    with naming_file(source.path):
         return _decode(source, size)
 
 

@@ -10,22 +10,7 @@ from crumpets_like.broker.buffers import BufferSpec
 from crumpets_like.workers.geometry import make_transform
 from crumpets_like.workers.parameters import geometry_of
 
-__all__ = ["field", "map_size", "target_matrix"]
-
-
-def field(sample: Mapping[str, Any], key: str) -> Any:
-    """Return what a sample has as `key`.
-
-    Raises
-    ------
-    ValueError
-        If it has no such key: the text names those that it has.
-    """
-    try:
-        return sample[key]
-    except KeyError:
-        keys = ", ".join(map(repr, sample)) or "none"
-        raise ValueError(f"the sample has no {key!r}; its keys are {keys}") from None
+__all__ = ["map_size", "target_matrix"]
 
 
 def map_size(key: str, spec: BufferSpec) -> tuple[int, int]:

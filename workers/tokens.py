@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from crumpets_like.arguments import check_count
 from crumpets_like.broker import BufferWorker
-from crumpets_like.workers.targets import field
+from crumpets_like.workers.image import field
 
 __all__ = ["PackedDocuments", "TokenWorker", "pack"]
 

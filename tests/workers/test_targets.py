@@ -21,7 +21,8 @@ from crumpets_like.workers import (
     make_transform,
 )
 from crumpets_like.workers.geometry import transform_points
-from crumpets_like.workers.targets import field, map_size, target_matrix
+from crumpets_like.workers.image import field
+from crumpets_like.workers.targets import map_size, target_matrix
 from tests.support.markers import painted, read
 from tests.support.scenario import run_scenario
 
