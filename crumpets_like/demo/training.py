@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ def make_model() -> nn.Sequential:
 
 
 def train(files: DigitFiles, epochs: int, seed: int) -> tuple[nn.Module, list[EpochTimes]]:
-    """Train a network, with a progress bar; torch's seed and number of threads are set for good.
+    """Train a network, with a progress bar on a terminal; torch's seed and number of threads are set for good.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def train(files: DigitFiles, epochs: int, seed: int) -> tuple[nn.Module, list[Ep
     steps = epochs * len(loader)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps)
     times = []
-    with tqdm(total=steps, desc="training", unit="batch") as bar, loader:
+    with _progress(steps, "training") as bar, loader:
 
         def after_step(loss: Tensor) -> None:
             schedule.step()
@@ -89,6 +89,11 @@ def train(files: DigitFiles, epochs: int, seed: int) -> tuple[nn.Module, list[Ep
             )
             times.append(run_epoch(model, optimizer, pairs, after_step))
     return model, times
+
+
+def _progress(steps: int, description: str) -> "tqdm[NoReturn]":
+    """Return a progress bar; none where standard error is a file: there, each step is a line."""
+    return tqdm(total=steps, desc=description, unit="batch", disable=None)
 
 
 def run_epoch(
@@ -200,7 +205,7 @@ def time_torch(model: nn.Module, files: DigitFiles) -> list[EpochTimes]:
         num_workers=_NWORKERS,
         persistent_workers=True,
     )
-    with tqdm(total=_TORCH_EPOCHS * len(loader), desc="torch DataLoader", unit="batch") as bar:
+    with _progress(_TORCH_EPOCHS * len(loader), "torch DataLoader") as bar:
 
         def after_step(loss: Tensor) -> None:
             bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
