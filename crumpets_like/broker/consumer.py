@@ -22,7 +22,7 @@ from .logs import handle_record
 from .processes import THREAD_NAME, Wakeup
 from .protocol import Failure, Item, Record, Results, Status, WorkersUp, unpack
 from .ring import BufferRing
-from .sockets import open_socket
+from .sockets import end_context, open_socket
 from .stream import CLOSED, EMPTY, END, NUDGE, Stream
 
 __all__ = ["Consumer"]
@@ -87,7 +87,7 @@ class Consumer:
             self._control = open_pull("control_address", control_address)
             self._wakeup = Wakeup()
         except BaseException:
-            self._context.destroy(linger=0)
+            end_context(self._context, 0)
             raise
         self._stopping = False
 
@@ -149,7 +149,7 @@ class Consumer:
             self._thread.join()
         self._results.close()
         self._control.close()
-        self._context.destroy(linger=0)
+        end_context(self._context, 0)
         self._wakeup.close()
         for stream in list(self._streams.values()):
             stream.put(CLOSED)

@@ -41,7 +41,7 @@ from .protocol import (
 from .scheduler import Piece, Scheduler
 from .segment import Stage, StatusPage
 from .settings import Settings
-from .sockets import LINGER, open_socket
+from .sockets import LINGER, end_context, open_socket
 
 __all__ = ["Broker", "broker_process"]
 
@@ -124,7 +124,7 @@ class Broker:
             self.control = open_(zmq.PUSH, "control_address", control_address)
             self.send_record = to_control(self.control, token)
         except BaseException:
-            self._context.destroy(linger=0)
+            end_context(self._context, 0)
             raise
 
     def run(
@@ -180,7 +180,7 @@ class Broker:
         finally:
             self._stop_workers()
             self._results.close(linger=0)  # whoever stops us does not wait for results
-            self._context.destroy(linger=LINGER)
+            end_context(self._context)
 
     # -- messages ------------------------------------------------------------------------
 

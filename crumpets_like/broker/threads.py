@@ -11,6 +11,7 @@ import zmq
 from .processes import THREAD_NAME, Wakeup
 from .runner import Runner
 from .settings import Settings
+from .sockets import end_context
 from .worker_loop import serve
 
 __all__ = ["WorkerThreads"]
@@ -58,7 +59,7 @@ class WorkerThreads:
             self._users -= 1
             last = not self._users
         if last:
-            self._context.term()
+            end_context(self._context)
             self._wakeup.close()
 
     def stop(self, seconds: float) -> None:

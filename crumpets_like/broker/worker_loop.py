@@ -46,6 +46,7 @@ from .reading import Pickled
 from .runner import Runner
 from .settings import Settings
 from .snapshot import Place, load_snapshot
+from .sockets import end_context
 
 __all__ = ["serve", "worker_process"]
 
@@ -176,7 +177,7 @@ def worker_process(
             _serve_process(settings, worker_id, start, [parent, broker], context)
             code = 0
         finally:
-            context.term()
+            end_context(context)
     except SystemExit as error:  # of user code
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:  # noqa: BLE001  there may be nobody to tell

@@ -45,7 +45,7 @@ def make_model() -> nn.Sequential:
 
 
 def train(files: DigitFiles, epochs: int, seed: int) -> tuple[nn.Module, list[EpochTimes]]:
-    """Train a network, with a progress bar on a terminal; torch's seed and number of threads are set for good.
+    """Train a network; torch's seed and number of threads are set for good.
 
     Parameters
     ----------

@@ -1,10 +1,11 @@
 import errno
+import signal
 
 import pytest
 import zmq
 
 from crumpets_like.broker.protocol import MOST_BYTES
-from crumpets_like.broker.sockets import open_socket
+from crumpets_like.broker.sockets import end_context, open_socket
 from tests.support.sockets import addresses
 
 
@@ -66,3 +67,20 @@ def test_an_address_that_cannot_be_bound(context):
         taken = first.last_endpoint.decode()
         with pytest.raises(OSError, match="in use"):
             open_socket(context, zmq.PULL, "b", taken, bind=True)
+
+
+def test_the_end_of_a_context_is_not_interrupted():
+    came = []
+    before = signal.signal(signal.SIGALRM, lambda *_: came.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+    try:
+        for _ in range(50):
+            context = zmq.Context()
+            socket = open_socket(context, zmq.PULL, "address", "tcp://127.0.0.1:*", bind=True)
+            end_context(context)
+            assert socket.closed
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(came) > 10
+    # Threads of libzmq that are left, and their descriptors, are found by the fixture leak_guard.

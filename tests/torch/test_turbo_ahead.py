@@ -313,10 +313,8 @@ class TestState:
             for received, _ in enumerate(loader, 1):
                 most = max(most, slow.begun - received)
                 states[received] = loader.state_dict()
-                assert wait_until(
-                    lambda: loader.statistics().buffers_ready >= 3,
-                    60 if received < 80 else 0.01,
-                )
+                if received < 80:  # near the end there are fewer
+                    assert wait_until(lambda: loader.statistics().buffers_ready >= 3, 60)
             assert most >= 3
             states[101] = loader.state_dict()
         for received in (0, 1, 37, 99, 100, 101):

@@ -13,6 +13,7 @@ from .capture import in_order
 from .monitor import Monitor
 
 if TYPE_CHECKING:
+    from .direct import LinearRun
     from .symbol import Symbol
 
 _KNOWN = {"torch", "_operator", "builtins", "math", __name__.partition(".")[0]}
@@ -42,6 +43,8 @@ class Program:
     ----------
     root : torch.nn.Module
         The copy.
+    linear : list of LinearRun
+        What layers have left to be done, see direct.py.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Program:
         ]
         self._results = {mode: _result_of(graph) for mode, graph in (self.graphs or {}).items()}
         self._mode: bool | None = None
+        self.linear: list[LinearRun] = []
 
     def run(
         self, is_train: bool, inputs: Sequence[Tensor], monitor: Monitor | None = None
@@ -87,6 +91,7 @@ class Program:
             The outputs with their names.
         """
         root = self.root
+        self.linear.clear()
         if self._mode is not is_train:
             self._mode = is_train
             set_mode(root, is_train, self._symbol.frozen)

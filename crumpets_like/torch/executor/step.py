@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from .arrays import Arrays
-from .direct import make_direct
+from .direct import LinearRun, make_direct
 from .graphs import Replays, open_recorder
 from .heads import head_gradients
 from .monitor import Monitor
@@ -57,6 +57,8 @@ class Run:
         Head gradients where none are given.
     heads : list of Tensor
         Where a recorded backward reads head gradients.
+    linear : list of LinearRun
+        What gradients are made of that autograd does not compute.
     """
 
     names: list[str] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Run:
     results: list[Tensor] = field(default_factory=list)
     ones: list[Tensor] = field(default_factory=list)
     heads: list[Tensor] | None = None
+    linear: list[LinearRun] = field(default_factory=list)
 
 
 class Step:
@@ -117,7 +120,7 @@ class Step:
         ]
         self._leaves = {name: self._leaf(name, like) for name in arrays.args}
         self._inputs = [self._leaves[name] for name in symbol.inputs]
-        self._sources = [self._leaves[name] for name in self._wanted]
+        self._sources = {name: self._leaves[name] for name in self._wanted}
         self.program = self._make_program(like)
         self._runs = {False: Run(), True: Run()}
         self.shown = self._runs[False]
@@ -170,7 +173,7 @@ class Step:
         replays = self._replaying
         if replays is None:
             for run in self._runs.values():
-                run.results = []  # so that the memory of one forward serves the next
+                run.results, run.linear = [], []  # the memory of one forward serves the next
             self._forward(is_train)
         else:
             name, back = ("forward", is_train), ("backward", is_train)
@@ -237,9 +240,7 @@ class Step:
             graphs = self._places.split(graphs)
         program = Program(self._symbol, tensors | self._arrays.aux, self._places.device, graphs)
         if graphs is not None:
-            parameters = self._symbol.parameters
-            arrays = {name: grad for name, grad in self._written.items() if name in parameters}
-            make_direct(program.root, graphs, arrays)
+            program.linear = make_direct(program.root, graphs.values(), self._written)
         return program
 
     def _offer_gradients(self) -> None:
@@ -250,7 +251,7 @@ class Step:
 
     def _forward(self, is_train: bool) -> None:
         run = self._runs[is_train]
-        run.results = []
+        run.results, run.linear = [], []
         if self.monitor is not None:
             for name, array in self._arrays.args.items():
                 self.monitor.input(name, array)
@@ -266,6 +267,8 @@ class Step:
                 self._keep(is_train, number, result.detach())
         if self._wanted:
             run.results = [result for _, result in results]
+            run.linear = self.program.linear.copy()
+        self.program.linear.clear()
 
     def _grad_mode(self) -> Any:
         """The mode for a forward: there are gradients under the caller's no_grad, too."""
@@ -290,7 +293,7 @@ class Step:
         roots = [pair for pair in zip(run.results, heads, strict=True) if pair[0].requires_grad]
         gradients: Sequence[Tensor | None] = [None] * len(self._wanted)
         if roots:
-            gradients = self._differentiate(*zip(*roots, strict=True))
+            gradients = self._differentiate(run, *zip(*roots, strict=True))
         if self.monitor is not None:
             for name, gradient in zip(self._wanted, gradients, strict=True):
                 if gradient is not None:
@@ -314,11 +317,17 @@ class Step:
             if gradient is not None:
                 bound.add_(gradient)
 
-    def _differentiate(self, results: Any, heads: Any) -> tuple[Tensor | None, ...]:
+    def _differentiate(self, run: Run, results: Any, heads: Any) -> list[Tensor | None]:
+        there = {name: array for linear in run.linear for name, array in linear.arrays.items()}
+        sources = [leaf for name, leaf in self._sources.items() if name not in there]
+        ends: list[Any] = [*sources, *(linear.edge for linear in run.linear)]
         try:
-            return torch.autograd.grad(
-                results, self._sources, heads, retain_graph=True, allow_unused=True
-            )
+            found = torch.autograd.grad(results, ends, heads, retain_graph=True, allow_unused=True)
+            with torch.no_grad():
+                for linear, gradient in zip(run.linear, found[len(sources) :], strict=True):
+                    linear.fill(gradient)
+            gradients = iter(found)
+            return [there[name] if name in there else next(gradients) for name in self._wanted]
         except RuntimeError as error:
             if "modified by an inplace operation" in str(error):
                 raise _overwritten(f" ({error})") from error

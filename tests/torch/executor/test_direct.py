@@ -10,11 +10,6 @@ from torch import nn  # noqa: E402
 from crumpets_like.torch.executor import direct, trace  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def every_layer_is_large(monkeypatch):
-    monkeypatch.setattr(direct, "_LARGE", 1)
-
-
 class Net(nn.Module):
     def __init__(self, bias=True):
         super().__init__()
@@ -189,7 +184,7 @@ def test_gradients_lie_in_the_bound_arrays():
     executor.forward(is_train=True, x=torch.randn(6, 5))
     executor.backward(torch.ones(6, 3))
     assert executor.grad_dict["first.weight"].data_ptr() == before
-    assert layers(executor)[0].array.data_ptr() == before
+    assert layers(executor)[0].arrays["first.weight"].data_ptr() == before
 
 
 def test_under_autocast():
@@ -222,3 +217,35 @@ def test_a_layer_that_nothing_comes_back_to():
     executor.forward(is_train=True)
     executor.backward(torch.ones(6, 3))
     assert executor.grad_dict["first.weight"].abs().sum() == 0
+
+
+def test_inputs_that_the_network_itself_overwrites_are_noticed():
+    class Overwriting(Net):
+        def forward(self, x):
+            inner = self.first(x).tanh()
+            output = self.second(inner)
+            return output + inner.detach().fill_(2).sum()
+
+    executor = trace(Overwriting()).simple_bind("cpu", x=(6, 5))
+    executor.forward(is_train=True)
+    with pytest.raises(ValueError, match="changed what they need, in place"):
+        executor.backward(torch.ones(6, 3))
+
+
+def test_hooks_of_parameters_see_their_gradients_and_change_them():
+    module = Net()
+    module.first.weight.register_hook(lambda gradient: 2 * gradient)
+    module.second.bias.register_hook(lambda gradient: gradient + 1)
+    compare(module, torch.randn(6, 5))
+
+
+def test_a_bias_whose_gradient_is_added():
+    requests = {"first.bias": "add", "second.bias": "null"}
+    executor = trace(Net()).simple_bind("cpu", requests | {"first.weight": "write"}, x=(6, 5))
+    for _ in range(2):
+        executor.forward(is_train=True, x=torch.ones(6, 5))
+        executor.backward(torch.ones(6, 3))
+    twice = executor.grad_dict["first.bias"] / 2
+    weight = executor.grad_dict["first.weight"]
+    torch.testing.assert_close(weight, twice[:, None].expand(7, 5))  # x is one everywhere
+    assert executor.grad_dict["second.bias"] is None
