@@ -19,7 +19,7 @@ from .protocol import INDEX_BYTES, BatchHead, Item, Kind, Outcome, Part, Segment
 __all__ = ["CHUNK_SECONDS", "Assignment", "MiniBatch", "Piece", "Scheduler"]
 
 CHUNK_SECONDS = 0.01  # of work in one message, at least: overhead below 2 %
-_LONG_CHUNK_SECONDS = 0.04  # while there is plenty of work: overhead below 0.5 %
+_LONG_CHUNK_SECONDS = 0.08  # while there is plenty of work: overhead below 0.3 %
 _LOOKAHEAD_SECONDS = 0.02  # a worker gets a second chunk in advance only if it is short
 _MEMORY = 0.9  # weight of older chunks in the moving average
 
