@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"cases to run, all if none is given: {', '.join(CASES)}",
     )
     parser.add_argument(
-        "--repeats", type=int, default=5, help="runs per contender; the median counts (default: 5)"
+        "--repeats", type=int, default=5, help="runs per contender; medians count (default: 5)"
     )
     parser.add_argument(
         "--quick",

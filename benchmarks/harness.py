@@ -68,9 +68,14 @@ class CaseResult:
     contenders: dict[str, Result]
 
     def checks(self) -> list[Check]:
-        """Compare the medians with what the case must reach."""
-        medians = {name: result.median for name, result in self.contenders.items()}
-        return [requirement.check(medians) for requirement in self.case.requirements]
+        """Compare what was measured, round by round, with what the case must reach."""
+        contenders = self.contenders.items()
+        most = max((len(result.runs) for _, result in contenders), default=0)
+        rounds = [
+            {name: result.runs[number] for name, result in contenders if number < len(result.runs)}
+            for number in range(most)
+        ]
+        return [requirement.check(rounds) for requirement in self.case.requirements]
 
 
 def run_case(case: Case, repeats: int, quick: bool, report: Report) -> CaseResult:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from statistics import median
 
 #: One contender's numbers in one case: measure -> value.
 Measures = Mapping[str, float]
@@ -61,33 +62,41 @@ class Requirement:
         factor = str(fraction) if exact else f"{self.bound:g}"
         return f"{who}{MEASURES[self.measure]} {sign} {factor} x {'/'.join(self.relative_to)}"
 
-    def check(self, results: Mapping[str, Measures]) -> Check:
+    def check(self, rounds: Iterable[Mapping[str, Measures]]) -> Check:
         """Compare with the measured values.
 
         Parameters
         ----------
-        results : mapping of str to mapping of str to float
-            The medians of each contender that ran.
+        rounds : iterable of mapping of str to mapping of str to float
+            What each contender that ran has measured, round by round. The median over the rounds
+            counts, of the factor where others are compared with: what ran one after the other
+            found the machine in the same state.
 
         Returns
         -------
         Check
-            Without a value if one of the contenders it needs has none.
+            Without a value if no round has one of each contender that it needs.
         """
-        value = results.get(self.contender, {}).get(self.measure)
-        if value is None:
+        values = [value for results in rounds if (value := self._value(results)) is not None]
+        if not values:
             return Check(self.text, None, None)
-        if self.relative_to:
-            others = [
-                results[name][self.measure]
-                for name in self.relative_to
-                if self.measure in results.get(name, {})
-            ]
-            if not others:
-                return Check(self.text, None, None)
-            value /= min(others) if self.at_most else max(others)
+        value = median(values)
         reached = value <= self.bound if self.at_most else value >= self.bound
         return Check(self.text, value, reached)
+
+    def _value(self, results: Mapping[str, Measures]) -> float | None:
+        """What one round has measured, or None."""
+        value = results.get(self.contender, {}).get(self.measure)
+        if value is None or not self.relative_to:
+            return value
+        others = [
+            results[name][self.measure]
+            for name in self.relative_to
+            if self.measure in results.get(name, {})
+        ]
+        if not others:
+            return None
+        return value / (min(others) if self.at_most else max(others))
 
 
 @dataclass(frozen=True)

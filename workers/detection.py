@@ -88,7 +88,7 @@ class DetectionWorker(ImageWorker):
         sample = self.unpack(sample)
         image, params = super().prepare(sample, batch, buffers)
         boxes, classes = self._read(sample)
-        size = self._writers["image"].size
+        size = self.writers["image"].size
         matrix = target_matrix(params, size)
         moved = transform_boxes(matrix, _clip(boxes, params["size"]))
         clipped = _clip(moved, size)

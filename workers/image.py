@@ -115,7 +115,7 @@ class ImageWorker(BufferWorker):
         self.image_rng: ImageRNG = NoRNG() if image_rng is None else image_rng
         self.layout = layout
         self.max_pixels = check_count("max_pixels", max_pixels)
-        self._writers: dict[str, PixelWriter] = {}
+        self.writers: dict[str, PixelWriter] = {}  # by buffer, what writes its pixels
         self.add_image("image", image, image_params, layout=layout, mean=mean, std=std)
         self.gpu_augmentation = gpu_augmentation
 
@@ -165,10 +165,10 @@ class ImageWorker(BufferWorker):
         _check_background(fixed.get("background"), color, source)
         self.add_buffer(key, writer.spec)
         self.add_params(key, fixed)
-        self._writers[key] = writer
+        self.writers[key] = writer
 
     def _check_for_device(self) -> None:
-        fixed, writer = self.params["image"], self._writers["image"]
+        fixed, writer = self.params["image"], self.writers["image"]
         if fixed["colorspace"] != "rgb" or writer.normalises:
             raise ValueError(
                 f"gpu_augmentation needs pixels as they are, but colorspace is "
@@ -266,9 +266,9 @@ class ImageWorker(BufferWorker):
         params : dict
             What was drawn, and `size`.
         """
-        buffer = self._writers["image"].planes(buffers["image"])
+        buffer = self.writers["image"].planes(buffers["image"])
         source = read_image(source)  # once
-        color = any(self.params[key]["color"] for key in self._writers)
+        color = any(self.params[key]["color"] for key in self.writers)
         shape_only = getattr(self.image_rng, "shape_only", False)
         if shape_only:
             size = image_size(source)
@@ -281,7 +281,7 @@ class ImageWorker(BufferWorker):
         drawn = check_parameters(
             self.image_rng(image, buffer, generator), "the result of image_rng"
         )
-        if any(pixel_operations({**drawn, **self.params[key]}) for key in self._writers):
+        if any(pixel_operations({**drawn, **self.params[key]}) for key in self.writers):
             order = [PIXEL_OPERATIONS[place] for place in generator.permutation(3)]
             drawn.setdefault("order", tuple(order))
             drawn.setdefault("noise_seed", int(generator.integers(2**63)))
@@ -294,7 +294,7 @@ class ImageWorker(BufferWorker):
         """Height and width that leave one pixel for each sample of the largest target."""
         size: tuple[int, int] = drawn["size"]
         least = (1, 1)
-        for key, writer in self._writers.items():
+        for key, writer in self.writers.items():
             params = {**DEFAULTS, **drawn, **self.params[key]}
             times, (height, width) = max(1, params["supersampling"]), writer.size
             inverse = target_to_source(size, (times * height, times * width), params)
@@ -311,7 +311,7 @@ class ImageWorker(BufferWorker):
         """
         background = self.params["image"].get("background")
         if background is None:
-            background = self._writers["image"].background
+            background = self.writers["image"].background
         if not isinstance(background, tuple):
             background = (background,) * 3
         image = decode_image(
@@ -349,7 +349,7 @@ class ImageWorker(BufferWorker):
         dict
             All the parameters used.
         """
-        writer = self._writers[key]
+        writer = self.writers[key]
         used = {**DEFAULTS, "size": image.shape[:2], **params, **self.params[key]}
         used["size"] = tuple(used["size"])
         used["gpu_augmentation"] = self.gpu_augmentation

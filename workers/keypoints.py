@@ -83,7 +83,7 @@ class KeypointWorker(ImageWorker):
         sample = self.unpack(sample)
         image, params = super().prepare(sample, batch, buffers)
         points, visibility = self._read(sample)
-        size = self._writers["image"].size
+        size = self.writers["image"].size
         matrix = target_matrix(params, size)
         moved = transform_points(matrix, points)
         height, width = size

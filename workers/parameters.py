@@ -37,6 +37,7 @@ colorspace        "rgb"            see `COLORSPACES`
 Names and meanings follow crumpets 3.0, `randomize_image`.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -198,18 +199,33 @@ PICTURE: Mapping[str, Parameter] = {
 
 PARAMETERS: Mapping[str, Parameter] = {**GEOMETRY, **SAMPLING, **PIXELS, **PICTURE}
 
+GAZE: Mapping[str, Parameter] = {
+    "sample_ratio": Parameter(1.0, "in (0, 1]", _number(sys.float_info.min, 1.0)),
+    "jitter": Parameter(
+        0.0, "finite and >= 0 (relative to the width)", _number(0.0, sys.float_info.max)
+    ),
+    "interpolate": Parameter(False, "true or false", _flag),
+    "blur": PIXELS["blur"],
+    "maxnorm": Parameter(False, "true or false", _flag),
+}
+"""Parameters of a gaze map."""
+
 DEFAULTS: Mapping[str, Any] = {name: known.default for name, known in PARAMETERS.items()}
 
 
-def check_parameters(params: Mapping[str, Any], source: str) -> dict[str, Any]:
+def check_parameters(
+    params: Mapping[str, Any], source: str, known: Mapping[str, Parameter] = PARAMETERS
+) -> dict[str, Any]:
     """Return `params` as plain Python values, with the default in place of None.
 
     Parameters
     ----------
     params : mapping
-        Some of `PARAMETERS`.
+        Some of the known ones.
     source : str
         What gave the parameters, for the error text.
+    known : mapping of str to Parameter
+        Which there are, by name.
 
     Raises
     ------
@@ -223,18 +239,20 @@ def check_parameters(params: Mapping[str, Any], source: str) -> dict[str, Any]:
         raise TypeError(f"{source} must be a mapping of parameters, not {type(params).__name__}")
     checked = {}
     for name, value in params.items():
-        known = PARAMETERS.get(name)
-        if known is None:
+        parameter = known.get(name)
+        if parameter is None:
             raise ValueError(
-                f"{source} has an unknown parameter {name!r}; known are {', '.join(PARAMETERS)}"
+                f"{source} has an unknown parameter {name!r}; known are {', '.join(known)}"
             )
         if value is None:
-            checked[name] = known.default
+            checked[name] = parameter.default
             continue
         try:
-            checked[name] = known.plain(value)
+            checked[name] = parameter.plain(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{source}: {name} must be {known.must_be}, not {value!r}") from None
+            raise ValueError(
+                f"{source}: {name} must be {parameter.must_be}, not {value!r}"
+            ) from None
     return checked
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,11 @@ from numpy.typing import NDArray
 
 from crumpets_like.workers.geometry import transform_points
 from crumpets_like.workers.image import ImageWorker, field
+from crumpets_like.workers.parameters import GAZE, check_parameters
 from crumpets_like.workers.rng import ImageRNG
 from crumpets_like.workers.targets import map_size, target_matrix
 
 __all__ = ["SaliencyWorker", "draw_points"]
-
-GAZE_DEFAULTS: Mapping[str, Any] = {
-    "sample_ratio": 1.0,
-    "jitter": 0.0,
-    "interpolate": False,
-    "blur": 0.0,
-    "maxnorm": False,
-}
-"""Parameters of a gaze map and the values that change nothing."""
 
 
 class SaliencyWorker(ImageWorker):
@@ -108,8 +99,9 @@ class SaliencyWorker(ImageWorker):
                 f"{spec.fill_value!r}"
             )
         self._map_size = map_size("target_image", spec)
-        _check_params(target_image_params or {})
-        self.add_params("target_image", {**GAZE_DEFAULTS, **(target_image_params or {})})
+        given = check_parameters(target_image_params or {}, "target_image_params", GAZE)
+        defaults = {name: parameter.default for name, parameter in GAZE.items()}
+        self.add_params("target_image", {**defaults, **given})
 
     def prepare(
         self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]
@@ -123,7 +115,7 @@ class SaliencyWorker(ImageWorker):
             count = math.ceil(own["sample_ratio"] * len(experiments))
             chosen = self.rng.choice(len(experiments), count, replace=False)
             experiments = [experiments[number] for number in sorted(chosen.tolist())]
-        matrix = target_matrix(params, self._writers["image"].size, self._map_size)
+        matrix = target_matrix(params, self.writers["image"].size, self._map_size)
         points = transform_points(matrix, np.concatenate(experiments))
         if own["jitter"]:
             points = points + self.rng.normal(0.0, own["jitter"] * self._map_size[1], points.shape)
@@ -213,24 +205,3 @@ def _read_experiments(
             f"width): {missing} have NaN as a coordinate, {outside} are outside"
         )
     return kept, {"nan": missing, "outside": outside}
-
-
-def _check_params(params: Mapping[str, Any]) -> None:
-    unknown = sorted(map(str, params.keys() - GAZE_DEFAULTS.keys()))
-    if unknown:
-        raise ValueError(
-            f"target_image_params has unknown parameters {', '.join(unknown)}; known are "
-            f"{', '.join(GAZE_DEFAULTS)}"
-        )
-    for name, value in params.items():
-        number = float(value) if isinstance(value, Real) else math.nan
-        if name == "sample_ratio":
-            fits, must_be = 0.0 < number <= 1.0, "in (0, 1]"
-        elif name == "blur":
-            fits, must_be = 0.0 <= number <= 1.0, "in [0, 1] (sigma relative to the width)"
-        elif name == "jitter":
-            fits, must_be = 0.0 <= number < math.inf, "finite and >= 0 (relative to the width)"
-        else:
-            fits, must_be = number in (0.0, 1.0), "true or false"
-        if not fits:
-            raise ValueError(f"target_image_params: {name} must be {must_be}, not {value!r}")

@@ -114,7 +114,7 @@ class SegmentationWorker(ImageWorker):
         sample = self.unpack(sample)
         image, params = super().prepare(sample, batch, buffers)
         mask = decode_mask(field(sample, "target_image"), params["size"])
-        matrix = target_matrix(params, self._writers["image"].size, self._mask_size)
+        matrix = target_matrix(params, self.writers["image"].size, self._mask_size)
         row = buffers["target_image"]
         row.reshape(self._mask_size)[...] = warp_mask(mask, self._mask_size, matrix, self._outside)
         return image, params

@@ -151,7 +151,7 @@ class TransformWorker(ImageWorker):
         return image
 
     def _write(self, result: Any, buffer: NDArray[Any]) -> None:
-        writer = self._writers["image"]
+        writer = self.writers["image"]
         pixels = _as_channels_last(result)
         if pixels.shape != (*writer.size, writer.channels):
             raise ValueError(

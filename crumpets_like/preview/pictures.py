@@ -75,9 +75,9 @@ def _drawn(worker: ImageWorker, fields: Mapping[str, Any]) -> Cell:
     params = fields.get("augmentation", {})
     pixels = visible_pixels(worker, "image", fields["image"], params)
     factor, shown = _shown_size(pixels.shape[:2])
-    others = {key: value for key, value in fields.items() if key not in worker._writers}
+    others = {key: value for key, value in fields.items() if key not in worker.writers}
     picture = draw_over_batch(_resized(pixels, shown), others, factor)
-    for key in worker._writers.keys() - {"image"}:
+    for key in worker.writers.keys() - {"image"}:
         target = visible_pixels(worker, key, fields[key], params)
         picture = inset(picture, _resized(target, _shown_size(target.shape[:2])[1]))
     return Cell(picture, parameter_words(params))
@@ -122,7 +122,7 @@ def visible_pixels(
     """
     from ..workers.pixels import apply_pixels
 
-    writer = worker._writers[key]
+    writer = worker.writers[key]
     # Whatever the dtype and normalisation: where a value lies between black and white.
     black, white = np.empty_like(row), np.empty_like(row)
     for ends, level in ((black, 0), (white, 255)):

@@ -52,8 +52,8 @@ def test_contenders_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     result = harness.run_case(CASES["small"], 2, False, lines.append)
     names = [name for name, *_ in calls]
-    assert names == ["ours", "torch", "torch0", "limit"] + ["ours", "torch", "limit"] * 2
-    assert calls[3] == ("limit", 7, False)
+    assert names == ["ours", "limit", "torch", "torch0"] + ["ours", "limit", "torch"] * 2
+    assert calls[1] == ("limit", 7, False)
     assert [watched for *_, watched in calls] == [False] * 7 + [True] * 3
     ours = result.contenders["ours"]
     assert ours.runs == [

@@ -217,7 +217,7 @@ def test_experiments_that_cannot_be_used(experiments: Any, reason: str) -> None:
         (((96, 96), np.uint8), {}, "floating dtype, not uint8"),
         (((3, 96, 96), np.float32), {}, r"shape \(H, W\) or \(1, H, W\)"),
         (((96, 96), np.float32, 0.5), {}, "no fill value but 0.*0.5"),
-        (((96, 96), np.float32), {"angle": 3}, "unknown parameters angle; known are sample_ratio"),
+        (((96, 96), np.float32), {"angle": 3}, "unknown parameter 'angle'; known are sample_ratio"),
         (((96, 96), np.float32), {"sample_ratio": 0.0}, r"sample_ratio must be in \(0, 1\]"),
         (((96, 96), np.float32), {"sample_ratio": 1.5}, "not 1.5"),
         (((96, 96), np.float32), {"jitter": -1.0}, "jitter must be finite and >= 0"),
