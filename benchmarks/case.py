@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from crumpets_like.broker import BufferWorker
 
 #: What is measured: two whole epochs; only the first batch; the first batches of two passes;
-#: training steps on a batch that is there.
-Kind = Literal["epochs", "first", "reopen", "steps"]
+#: training steps on a batch that is there; workers without a loader.
+Kind = Literal["epochs", "first", "reopen", "steps", "worker"]
 
 MakeDataset = Callable[[int], Any]
 
@@ -32,7 +32,7 @@ class Case:
     batch_size, workers : int
         As passed to the loaders.
     batches : mapping of str to int
-        Contender -> batches per epoch, or steps. Only the contenders named here run.
+        Contender -> batches per epoch, steps, or rounds. Only the contenders named here run.
     dataset : callable
         Takes the number of samples, returns the dataset.
     others : mapping of str to callable

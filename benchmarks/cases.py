@@ -163,25 +163,17 @@ _ALL = (
     Case(
         "image-device",
         "decode 640x427, warp to 224; gamma, contrast, noise, blur",
-        64,
-        2,
-        {"ours": 16, "ours-pixels": 8, "ours-geometry": 16},
-        crops.Photos,
+        1,
+        0,
+        {"ours": 40},
+        datasets.VectorDataset,  # (the workers have their own)
         (
-            Requirement(_RATE, 0.95, ("ours-geometry",)),
-            Requirement(_RATE, 1.4, ("ours-pixels",)),
+            Requirement("geometry_ratio", 1.05, at_most=True),
+            Requirement("pixels_ratio", 1 / 1.4, at_most=True),
         ),
-        own_workers={
-            "ours": partial(crops.augmenting_worker, gpu_augmentation=True),
-            "ours-pixels": crops.augmenting_worker,
-            "ours-geometry": partial(crops.augmenting_worker, pixels=False),
-        },
+        kind="worker",
         needs=("cv2", "simplejpeg"),
-        notes={
-            "ours": "gpu_augmentation=True: pixel operations are left to the device",
-            "ours-pixels": "the workers apply them",
-            "ours-geometry": "there are none",
-        },
+        notes={"ours": "time of a worker that leaves pixel operations to the device"},
     ),
     Case(
         "wait",

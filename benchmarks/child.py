@@ -40,6 +40,10 @@ def run(case: Case, contender: str, buffers: int) -> dict[str, float]:
         from .executor_step import measure
 
         return measure(contender, case.batches[contender])
+    if case.kind == "worker":
+        from .worker_time import measure as measure_worker
+
+        return measure_worker(case.batches[contender])
     if contender.startswith("torch") or case.dropin:
         from .torch_loader import TorchLoader
 

@@ -11,7 +11,7 @@ import io
 import math
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from .photos import CROP, make_photos
 
 if TYPE_CHECKING:
     from crumpets_like.broker import BufferWorker
+
+#: Whether pixel operations are left out, left to the device, or applied.
+Pixels = Literal["geometry", "device", "pixels"]
 
 #: Height and width of the photographs, and how many distinct ones serve all samples.
 SMALL = (427, 640, 128)
@@ -164,27 +167,26 @@ def random_resized_crop(height: int, width: int) -> tuple[int, int, int, int]:
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def augmenting_worker(pixels: bool = True, gpu_augmentation: bool = False) -> BufferWorker:
-    """Build a worker that warps each image and, with `pixels`, changes its pixels in all ways."""
+def augmenting_worker(pixels: Pixels) -> BufferWorker:
+    """Build a worker that warps each image; all of them draw alike."""
     from crumpets_like.workers import ClassificationWorker, MixtureRNG
 
-    operations: dict[str, Any] = {
-        "noise_range": (0.01, 0.1),
-        "brightness_range": (-0.3, 0.3),
-        "color_range": (-0.2, 0.2),
-        "contrast_range": (-0.3, 0.3),
-        "blur_range": (0.002, 0.01),
-    }
+    none = {"gamma_gray": None, "gamma_color": None, "contrast": 0.0, "noise": 0.0, "blur": 0.0}
     return ClassificationWorker(
         image=((CROP, CROP, 3), np.uint8),
         label=((), np.int64),
+        image_params=none if pixels == "geometry" else None,
         image_rng=MixtureRNG(
             scale_range=(1.0, 2.0),
             shift_range=(-1.0, 1.0),
             rotation_sigma=5.0,
             hmirror=0.5,
-            **(operations if pixels else {}),
+            noise_range=(0.01, 0.1),
+            brightness_range=(-0.3, 0.3),
+            color_range=(-0.2, 0.2),
+            contrast_range=(-0.3, 0.3),
+            blur_range=(0.002, 0.01),
         ),
-        gpu_augmentation=gpu_augmentation,
+        gpu_augmentation=pixels == "device",
         layout="HWC",
     )

@@ -21,6 +21,8 @@ MEASURES = {
     "epoch_gap_s": "epoch gap (s)",
     "rss_growth_mb": "RSS growth (MB)",
     "eager_ratio": "step / step of eager PyTorch",
+    "geometry_ratio": "worker time / without pixel operations",
+    "pixels_ratio": "worker time / with them",
     "reallocated": "arrays allocated again",
 }
 

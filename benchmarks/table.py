@@ -79,6 +79,8 @@ def _note(contender: Result) -> str:
     extra = {
         "reopen_s": "new epoch {:.4f} s",
         "rss_growth_mb": "RSS +{:.1f} MB",
+        "geometry_ratio": "{:.2f} x without any",
+        "pixels_ratio": "{:.2f} x with them",
         "eager_ratio": "{:.3f} x eager PyTorch",
     }
     told = [text.format(contender.median[m]) for m, text in extra.items() if m in contender.median]

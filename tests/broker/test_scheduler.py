@@ -90,13 +90,13 @@ class TestCutting:
         [
             (4, 1, 16),  # one mini-batch for four workers: not shorter than CHUNK_SECONDS
             (1, 1, 32),  # two chunks for each worker
-            (1, 8, 64),  # plenty: not longer than four times that
+            (1, 8, 128),  # plenty: not longer than eight times that
         ],
     )
     def test_chunks_are_longer_while_there_is_plenty_of_work(self, nworkers, batches, rows):
         broker = Broker(nworkers=nworkers)
         broker.learn(CHUNK_SECONDS / 16)
-        broker.submit(*[128] * batches if rows == 64 else [64])
+        broker.submit(*[256] * batches if rows == 128 else [64])
         assert spans(broker.give()[0]) == [(1, 0, rows)]
 
     def test_fast_mini_batches_are_grouped(self):
@@ -112,8 +112,8 @@ class TestCutting:
     def test_a_group_ends_at_the_wanted_time(self):
         broker = Broker(nworkers=1)
         broker.learn(CHUNK_SECONDS / 10)
-        broker.submit(*[10] * 16)  # four times CHUNK_SECONDS: 40 samples
-        assert max(len(given.pieces) for given in broker.give()) == 4
+        broker.submit(*[10] * 32)  # eight times CHUNK_SECONDS: 80 samples
+        assert max(len(given.pieces) for given in broker.give()) == 8
 
     @pytest.mark.parametrize("other", [{"epoch": 1}, {"kind": Kind.SAMPLES}])
     def test_a_group_has_one_epoch_and_one_kind(self, other):
