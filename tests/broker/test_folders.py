@@ -2,19 +2,12 @@
 
 import os
 import tempfile
-from pathlib import Path
 
 import pytest
 
 from crumpets_like import TurboDataLoader
 from crumpets_like.broker import addresses
 from tests.support.loading import Items, run_items
-
-
-@pytest.fixture
-def temporary():
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # whose path is short
-        yield Path(folder).resolve()
 
 
 class TestCheckFolders:
