@@ -28,12 +28,19 @@ class ListCheck:
 
         Raises
         ------
+        TypeError
+            If something else has been put into the place of a list.
         ValueError
             If a list has not got exactly one value for it, or for one before it.
         """
         if row == 0:
             self._lists = len(batch)
         for number, (key, values) in enumerate(batch.items()):
+            if type(values) is not list:
+                raise TypeError(
+                    f"batch[{key!r}] was set to {values!r:.60}, of type {type(values).__name__}: "
+                    f"it is the list of all samples, write batch[{key!r}].append(value)."
+                )
             if number >= self._lists:
                 self._cell[0] = self._first
                 raise ValueError(
@@ -52,7 +59,7 @@ class ListCheck:
         if row == 0:
             self._lists = 0
         for number, key in enumerate(list(batch)):
-            if number < self._lists:
+            if number < self._lists and type(batch[key]) is list:
                 del batch[key][row:]
             else:  # it is this sample's own
                 del batch[key]

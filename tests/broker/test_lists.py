@@ -1,3 +1,4 @@
+import re
 from collections import defaultdict
 
 import pytest
@@ -27,6 +28,21 @@ def run(*samples):
 
 
 class TestEachSample:
+    @pytest.mark.parametrize("value", ["image.jpg", "a", 3, (1,), None])
+    @pytest.mark.parametrize("row", [0, 1])
+    def test_something_else_in_the_place_of_a_list(self, value, row):
+        lists = ListCheck(memoryview(bytearray(8)).cast("q"), FIRST)
+        batch = defaultdict(list)
+        for number in range(row):
+            batch["name"].append(number)
+            lists.check(batch, number)
+        batch["name"] = value
+        match = rf"^batch\['name'\] was set to {re.escape(repr(value))}, of type .*append\(value\)"
+        with pytest.raises(TypeError, match=match):
+            lists.check(batch, row)
+        lists.undo(batch, row)
+        assert batch == {}
+
     @given(st.sets(st.sampled_from("abc")), st.integers(1, 4))
     def test_one_value_in_each_list(self, keys, rows):
         assert run(*[{key: [row] for key in keys} for row in range(rows)]) == (None, "")

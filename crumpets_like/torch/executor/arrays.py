@@ -23,6 +23,8 @@ class Arrays:
         ``"write"``, ``"add"`` or ``"null"``.
     room : dict of str to Tensor
         The whole memory of arrays that were reshaped, flat.
+    blank : dict of str to int
+        Inputs that ``simple_bind`` has made, with how often they had been written to then.
     """
 
     args: dict[str, Tensor]
@@ -30,6 +32,7 @@ class Arrays:
     reqs: dict[str, str]
     aux: dict[str, Tensor]
     room: dict[str, Tensor] = field(default_factory=dict)
+    blank: dict[str, int] = field(default_factory=dict)
 
     def wanted(self, req: str) -> dict[str, Tensor]:
         """The gradient arrays that a backward writes, or adds to."""

@@ -74,6 +74,7 @@ def allocate(
     for name in symbol.inputs:
         shape, kind = specs[name]
         args[name] = torch.zeros(shape, dtype=kind, device=places.device)
+    blank = {name: array._version for name, array in args.items()}
     if isinstance(target, nn.Module):
         _take_to(target, places)
         args.update(target.named_parameters())
@@ -91,7 +92,7 @@ def allocate(
         grads[name] = None if reqs[name] == "null" else torch.zeros_like(array.detach())
     aux = own_buffers(symbol)
     _refuse_inference_tensors(args | aux)
-    return Arrays(args, grads, reqs, aux), outputs
+    return Arrays(args, grads, reqs, aux, blank=blank), outputs
 
 
 def own_buffers(symbol: Symbol) -> dict[str, Tensor]:

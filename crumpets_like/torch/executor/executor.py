@@ -62,7 +62,7 @@ class Executor(Bound):
         return f"<Executor of {self._symbol!r} on {self._places.device}>"
 
     def __reduce__(self) -> Any:
-        arrays = replace(self._arrays, room={})
+        arrays = replace(self._arrays, room={}, blank={})
         state = self._symbol, self._places, arrays, self._step.named_outputs()
         return _restore, (*state, self._step.recording)
 
@@ -164,11 +164,33 @@ class Executor(Bound):
         -------
         list of Tensor
             The outputs.
+
+        Raises
+        ------
+        ValueError
+            If an argument that ``simple_bind`` has made was never given a value, now or before, and
+            is none that the optimizer trains.
         """
+        if self._arrays.blank:
+            self._check_blank(optimizer, mini_batch)
         outputs = self.forward(is_train=True, strict=False, **mini_batch)
         self.backward()
         optimizer.step()
         return outputs
+
+    def _check_blank(self, optimizer: torch.optim.Optimizer, mini_batch: Mapping[str, Any]) -> None:
+        """Refuse the zeros that an argument was made with: its name may be misspelt."""
+        trained = {id(array) for group in optimizer.param_groups for array in group["params"]}
+        for name, version in self._arrays.blank.items():
+            array = self._arrays.args[name]
+            if name in mini_batch or array._version != version or id(array) in trained:
+                continue
+            raise ValueError(
+                f"Argument {name} has no value yet: the step would run on the zeros it was made "
+                f"with. The mini-batch has {', '.join(mini_batch) or 'nothing'}. Pass it as "
+                f"{name}=..., or write to arg_dict[{name!r}] once if it stays the same."
+            )
+        self._arrays.blank.clear()
 
     def _for_short(self, values: Mapping[str, Tensor]) -> Executor | None:
         """The executor for arrays with fewer rows; None if none has."""

@@ -44,9 +44,13 @@ def check_value(name: str, array: Tensor, value: Tensor) -> None:
         kind = "nested" if value.is_nested else "quantized" if value.is_quantized else value.layout
         raise ValueError(f"Argument {name} takes plain, dense tensors, received: {kind}")
     if value.shape != array.shape:
+        rows, most = value.shape[:1], array.shape[:1]
+        short = rows < most and value.shape[1:] == array.shape[1:]
         raise ValueError(
             f"Shape not match! Argument {name}, need: {tuple(array.shape)}, "
             f"received: {tuple(value.shape)}"
+            + ". For the short last mini-batch of an epoch there is allow_short=True."
+            * short
         )
     if value.is_meta and not array.is_meta:
         raise ValueError(f"Argument {name} takes values, received a tensor on meta, which has none")

@@ -352,3 +352,49 @@ def test_pickling_a_module():
     again.step(torch.optim.SGD(module.parameters(), 0.1), x=x)
     assert not torch.equal(module.norm.bias, executor.arg_dict["norm.bias"])
     assert torch.equal(again.forward(x=x)[0], module.eval()(x))
+
+
+def squared_error(w, x, target):
+    return ((x * w).sum(1) - target).square().mean()
+
+
+class TestBlankArguments:
+    """A step on the zeros that an argument was made with would train on wrong values."""
+
+    @staticmethod
+    def bind():
+        executor = trace(squared_error).simple_bind("cpu", w=(3,), x=(4, 3), target=(4,))
+        weights = executor.arg_dict["w"]
+        weights.grad = executor.grad_dict["w"]
+        return executor, torch.optim.SGD([weights], 0.1)
+
+    def test_a_misspelt_name_is_refused(self):
+        executor, optimizer = self.bind()
+        match = (
+            r"^Argument target has no value yet: .* The mini-batch has x, y\. Pass it as target="
+        )
+        for _ in range(2):
+            with pytest.raises(ValueError, match=match):
+                executor.step(optimizer, x=torch.ones(4, 3), y=torch.ones(4))
+        assert executor.arg_dict["x"].sum() == 0
+
+    def test_what_was_written_before_stays(self):
+        executor, optimizer = self.bind()
+        executor.arg_dict["target"].fill_(2)
+        executor.step(optimizer, x=torch.ones(4, 3))
+        executor.step(optimizer)
+        assert executor.arg_dict["w"].min() > 0
+
+    def test_copies_know_nothing_of_it(self):
+        executor, optimizer = self.bind()
+        executor.step(optimizer, x=torch.ones(4, 3), target=torch.ones(4))
+        copy = pickle.loads(pickle.dumps(executor))
+        copy.step(torch.optim.SGD([copy.arg_dict["w"]], 0.1))
+
+
+def test_a_short_mini_batch_is_told_of_allow_short():
+    executor = trace(torch.nn.Linear(3, 2)).simple_bind("cpu", input=(4, 3))
+    with pytest.raises(ValueError, match=r"received: \(2, 3\)\. For the short .* allow_short=True"):
+        executor.forward(input=torch.ones(2, 3))
+    with pytest.raises(ValueError, match=r"received: \(5, 3\)$"):
+        executor.forward(input=torch.ones(5, 3))
