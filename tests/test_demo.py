@@ -4,6 +4,9 @@ import os
 import re
 import subprocess
 import sys
+import termios
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +17,41 @@ from crumpets_like import demo
 from crumpets_like.demo.report import EpochTimes, accuracy_line, times_table
 
 
-def run_demo(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_demo(
+    code: str, folder: Path, stderr: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh process whose temporary folder is `folder`."""
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         timeout=180,
         check=False,
     )
+
+
+def on_terminal(code: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run code whose standard error is a terminal; also what that has shown."""
+    terminal, end = os.openpty()
+    termios.tcsetwinsize(end, (24, 80))
+    shown = bytearray()
+
+    def read() -> None:
+        with suppress(OSError):  # nobody has the other end any more
+            while part := os.read(terminal, 4096):
+                shown.extend(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        run = run_demo(code, folder, end)
+    finally:
+        os.close(end)
+        reader.join()
+        os.close(terminal)
+    return run, shown.decode()
 
 
 def need_extras() -> None:
@@ -34,15 +62,16 @@ def need_extras() -> None:
 @pytest.mark.slow
 def test_demo_learns_and_reports(tmp_path: Path) -> None:
     need_extras()
-    run = run_demo("import sys, crumpets_like.cli as c; sys.exit(c.main(['demo']))", tmp_path)
-    assert run.returncode == 0, run.stderr
+    code = "import sys, crumpets_like.cli as c; sys.exit(c.main(['demo']))"
+    run, shown = on_terminal(code, tmp_path)
+    assert run.returncode == 0, shown
     accuracy = re.search(r"test accuracy (\d+\.\d)%", run.stdout)
     assert accuracy is not None
     assert float(accuracy[1]) >= 95.0
     for loader in ("crumpets-like", "torch DataLoader"):
         assert re.search(rf"^  {loader}( +\d+\.\d{{3}}){{3}}$", run.stdout, re.MULTILINE)
-    assert "100%" in run.stderr  # the progress bar
-    assert "Traceback" not in run.stderr
+    assert "100%" in shown  # the progress bar
+    assert "Traceback" not in shown
     assert list(tmp_path.glob("crumpets-like-demo-*")) == []
 
 
@@ -51,6 +80,7 @@ def test_too_low_accuracy_is_a_failure(tmp_path: Path) -> None:
     need_extras()
     run = run_demo("import sys, crumpets_like.demo as d; sys.exit(d.run(1, floor=1.01))", tmp_path)
     assert run.returncode == 1
+    assert "%|" not in run.stderr  # a bar is for terminals
     assert re.search(r"The test accuracy \d+\.\d% is below 101% after 1 epochs", run.stderr)
     assert list(tmp_path.glob("crumpets-like-demo-*")) == []
 
