@@ -91,7 +91,7 @@ class TurboDataLoader(Resumable, Previewable):
     last_batch : {"keep", "discard", "rollover"}
         What becomes of a short last batch; with "rollover" it opens the next epoch.
     in_order : bool
-        False: mini-batches are delivered as soon as they are ready.
+        False: mini-batches are delivered as soon as they are ready, any in one iteration.
     prefetch : int, optional
         Most mini-batches requested ahead. Default: the number of buffers.
     timeout : float or None
