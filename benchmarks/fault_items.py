@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +182,9 @@ class Objects(Items):
 
 
 def note_fault(path: Path) -> None:
-    """Write down that the fault happens now."""
-    path.write_text(repr(time.monotonic()), encoding="ascii")
+    """Write down that the first fault happens now; the caller may read it at a second one."""
+    with suppress(FileExistsError), path.open("x", encoding="ascii") as file:
+        file.write(repr(time.monotonic()))
 
 
 class Copy(BufferWorker):

@@ -158,7 +158,7 @@ def helper(name: str) -> psutil.Process:
 
 
 def note(folder: str) -> None:
-    """Write down that the fault happens now."""
+    """Write down that the first fault happens now."""
     note_fault(Path(folder) / "fault")
 
 
