@@ -1,26 +1,26 @@
 """Values that workers return, on their way to the caller.
 
-Plain Python values are msgpack, small numpy values msgpack-numpy inside an extension,
-larger arrays lie in the slot of their mini-batch (or in a frame of their own) and only
-their place is sent. Everything else is a pickle extension of protocol 5, whose buffers
-lie in the slot as well. Types are kept: a tuple comes back as a tuple (but a bytearray as bytes).
+All values of a part of a mini-batch are one pickle of protocol 5. The bytes of large arrays (and
+of torch's tensors) are not in it: they lie in the slot of the mini-batch, or in a frame of their
+own, and only their places are sent. Types are kept, and so are byte orders.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import math
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgpack
-import msgpack_numpy
 import numpy as np
 from numpy.typing import NDArray
 
-from .pickling import dump_object
+from .pickling import dump_with
 from .segment import ALIGNMENT, RingGeometry, align
+from .tensors import reducers
 
 __all__ = [
     "Arena",
@@ -36,8 +36,7 @@ __all__ = [
 
 Frame: TypeAlias = bytes | memoryview | NDArray[Any]
 
-_NUMPY, _PICKLE, _ARRAY_IN_SLOT, _ARRAY_IN_FRAME = 1, 2, 3, 4
-_SMALL = 1 << 12  # bytes: below, one message is cheaper than a place in a slot
+_SMALL = 1 << 12  # bytes: fewer are cheaper in the pickle than in a place of their own
 _RAW_KINDS = "biufcmMSU"
 _PLAIN_ARRAYS = (np.ndarray, np.memmap)  # other subclasses know more: masks, units
 
@@ -118,57 +117,68 @@ def _address(array: NDArray[Any]) -> int:
 
 
 class _Encoder:
+    """One attempt; another one, with another pickler, begins anew."""
+
     def __init__(self, arena: Arena | None) -> None:
         self._arena = arena
-        self.frames: list[Frame] = []
+        # Of the pickle's buffers: offset and bytes in the slot, or the number of the frame.
+        self._places: list[tuple[int, int] | int] = []
+        self._frames: list[Frame] = []
 
-    def pack(self, obj: Any) -> Any:
-        try:
-            # No packer is kept: it and this object would be a cycle that keeps the arrays.
-            return msgpack.packb(obj, default=self._extension, strict_types=True)
-        except (OverflowError, ValueError, RecursionError):  # huge integers, lone surrogates, depth
-            return msgpack.packb(self._pickle(obj))
+    def encode(
+        self, columns: dict[str, Any], kind: type[pickle.Pickler], table: Mapping[type, Any]
+    ) -> list[Frame]:
+        """Pickle by pickle's or cloudpickle's pickler, which brings the table of its reducers."""
+        ours: dict[type, Any] = {
+            np.ndarray: self._reduce,
+            np.memmap: self._reduce,
+            memoryview: _reduce_view,
+        }
+        stream = dump_with(kind, columns, {**table, **ours, **reducers()}, self._keep_in_band)
+        return [msgpack.packb([stream, self._places]), *self._frames]
 
-    def _extension(self, obj: Any) -> msgpack.ExtType:
-        if type(obj) in _PLAIN_ARRAYS and _is_raw(obj):
-            if obj.nbytes < _SMALL and obj.dtype.kind not in "mM":  # which msgpack-numpy cannot
-                return msgpack.ExtType(
-                    _NUMPY, msgpack_numpy.packb(np.ascontiguousarray(obj).reshape(obj.shape))
-                )
-            return self._array(obj)
-        if isinstance(obj, np.bool_ | np.number):
-            # (Not packb, for which np.float64 is a float.)
-            return msgpack.ExtType(_NUMPY, msgpack.packb(msgpack_numpy.encode(obj)))
-        return self._pickle(obj)
+    def _reduce(self, array: NDArray[Any]) -> Any:
+        if not _is_raw(array):
+            return array.__reduce_ex__(5)
+        if array.dtype.kind in "mM":  # numpy's own pickle has no buffers for dates
+            return _dates, (array.view(np.int64), array.dtype.str)
+        return self._own(array).__reduce_ex__(5)
 
-    def _array(self, array: NDArray[Any]) -> msgpack.ExtType:
-        facts = [array.dtype.str, array.shape]
-        offset = self._arena.find(array) if self._arena else None
+    def _own(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The same values where pickle can take them from as they are: in the slot, if they fit."""
+        if self._arena is not None and array.nbytes >= _SMALL:
+            if self._arena.find(array) is not None:
+                return array
+            if place := self._arena.place(array.shape, array.dtype):
+                place[0][...] = array
+                return place[0]
+        flags = array.flags
+        if type(array) is np.ndarray and flags.c_contiguous and flags.writeable:
+            return array
+        return np.array(array, order="C", subok=False)
+
+    def _keep_in_band(self, buffer: pickle.PickleBuffer) -> bool:
+        data = np.frombuffer(buffer.raw(), np.uint8)
+        if data.nbytes < _SMALL:
+            return True
+        offset = self._arena.find(data) if self._arena else None
+        if offset is None and self._arena and (place := self._arena.place(data.shape, data.dtype)):
+            place[0][...] = data  # a buffer that is not of an array
+            offset = place[1]
         if offset is not None:
-            return msgpack.ExtType(_ARRAY_IN_SLOT, msgpack.packb([*facts, offset]))
-        place = self._arena.place(array.shape, array.dtype) if self._arena else None
-        if place is None:
-            self.frames.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-            return msgpack.ExtType(_ARRAY_IN_FRAME, msgpack.packb([*facts, len(self.frames)]))
-        target, offset = place
-        target[...] = array
-        return msgpack.ExtType(_ARRAY_IN_SLOT, msgpack.packb([*facts, offset]))
+            self._places.append((offset, data.nbytes))
+        else:
+            self._frames.append(data)
+            self._places.append(len(self._frames))
+        return False
 
-    def _pickle(self, obj: Any) -> msgpack.ExtType:
-        buffers: list[bytes] = []
 
-        def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-            try:
-                raw = buffer.raw()
-            except BufferError:
-                return True
-            if raw.nbytes < _SMALL:
-                return True
-            buffers.append(msgpack.packb(self._array(np.frombuffer(raw, np.uint8))))
-            return False
+def _dates(numbers: NDArray[np.int64], dtype: str) -> NDArray[Any]:
+    return numbers.view(dtype)
 
-        stream = dump_object(obj, keep_in_band)
-        return msgpack.ExtType(_PICKLE, msgpack.packb([stream, buffers]))
+
+def _reduce_view(view: memoryview) -> tuple[type[bytes], tuple[bytes]]:
+    return bytes, (bytes(view),)
 
 
 def encode(columns: dict[str, Any], arena: Arena | None) -> list[Frame]:
@@ -181,58 +191,27 @@ def encode(columns: dict[str, Any], arena: Arena | None) -> list[Frame]:
     """
     if not columns:
         return []
-    encoder = _Encoder(arena)
-    packed = {}
-    for name, value in columns.items():
-        key = encoder.pack(name)
-        if (
-            type(value) is np.ndarray
-            and value.dtype.kind in _RAW_KINDS
-            and value.dtype.names is None
-        ):
-            packed[key] = (
-                msgpack.packb(encoder._array(value))
-                if value.nbytes >= _SMALL
-                else encoder.pack(value)
-            )
-        else:
-            packed[key] = encoder.pack(value)
-    return [msgpack.packb(packed), *encoder.frames]
+    try:
+        return _Encoder(arena).encode(columns, pickle.Pickler, copyreg.dispatch_table)
+    except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
+        import cloudpickle
 
-
-class _Decoder:
-    """Decodes with references to nothing but its arguments.
-
-    Functions that call each other would be a cycle, which keeps the slot until it is collected.
-    """
-
-    def __init__(self, frames: Sequence[Any], base: NDArray[np.uint8] | None) -> None:
-        self._frames = frames
-        self._base = base
-
-    def unpack(self, data: bytes) -> Any:
-        return msgpack.unpackb(data, ext_hook=self._extension, strict_map_key=False)
-
-    def _extension(self, code: int, data: bytes) -> Any:
-        if code == _NUMPY:
-            value = msgpack_numpy.unpackb(data)
-            return value.copy() if isinstance(value, np.ndarray) else value
-        if code == _ARRAY_IN_SLOT:
-            dtype, shape, offset = msgpack.unpackb(data)
-            return np.ndarray(tuple(shape), np.dtype(dtype), self._base, offset)
-        if code == _ARRAY_IN_FRAME:
-            dtype, shape, number = msgpack.unpackb(data)
-            return np.frombuffer(bytearray(self._frames[number]), np.dtype(dtype)).reshape(shape)
-        stream, buffers = msgpack.unpackb(data)
-        return pickle.loads(stream, buffers=[self.unpack(buffer) for buffer in buffers])
+        kind = cloudpickle.Pickler
+        return _Encoder(arena).encode(columns, kind, kind.dispatch_table)
 
 
 def decode(frames: Sequence[Any], base: NDArray[np.uint8] | None) -> dict[str, Any]:
     """Decode what :func:`encode` made; arrays in the slot become views of `base`."""
     if not frames:
         return {}
-    unpack = _Decoder(frames, base).unpack
-    return {unpack(key): unpack(data) for key, data in msgpack.unpackb(frames[0]).items()}
+    stream, places = msgpack.unpackb(frames[0])
+    buffers = [
+        bytearray(frames[place])
+        if isinstance(place, int)
+        else np.ndarray(place[1], np.uint8, base, place[0])
+        for place in places
+    ]
+    return pickle.loads(stream, buffers=buffers)  # type: ignore[no-any-return]
 
 
 def collate(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections import ChainMap
+from collections.abc import Callable
 from typing import Any
 
-from .tensors import reducers
-
-__all__ = ["dump_for_workers", "dump_object", "find_unpicklable", "load_object", "pickling_error"]
+__all__ = [
+    "dump_for_workers",
+    "dump_object",
+    "dump_with",
+    "find_unpicklable",
+    "load_object",
+    "pickling_error",
+]
 
 _MOST_DEPTH = 8  # attributes of attributes that are looked at
 
@@ -28,28 +33,28 @@ def dump_for_workers(obj: Any) -> bytes:
     return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]
 
 
-def dump_object(obj: Any, callback: Any = None) -> bytes:
-    """Pickle; by cloudpickle where plain pickle cannot (local classes and functions).
-
-    With `callback` for large buffers (as in :mod:`pickle`), tensors are arrays in them.
-    """
-    table = reducers() if callback is not None else {}
+def dump_object(obj: Any) -> bytes:
+    """Pickle; by cloudpickle where plain pickle cannot (local classes and functions)."""
     try:
-        if not table:
-            return pickle.dumps(obj, protocol=5, buffer_callback=callback)
-        return _dump(pickle.Pickler, obj, callback, table)
+        return pickle.dumps(obj, protocol=5)
     except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
         import cloudpickle
 
-        both = ChainMap(*getattr(table, "maps", ()), cloudpickle.Pickler.dispatch_table)
-        return _dump(cloudpickle.Pickler, obj, callback, both)
+        return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]
 
 
-def _dump(kind: Any, obj: Any, callback: Any, table: Any) -> bytes:
+def dump_with(
+    kind: type[pickle.Pickler],
+    obj: Any,
+    table: dict[type, Callable[[Any], Any]],
+    buffer_callback: Callable[[pickle.PickleBuffer], bool],
+) -> bytes:
+    """Pickle by pickle's or cloudpickle's pickler; reducing by `table` alone."""
     file = io.BytesIO()
-    # A class, since a pickler looks for its table when it is made.
-    made = type("Pickler", (kind,), {"dispatch_table": table})
-    made(file, protocol=5, buffer_callback=callback).dump(obj)
+    pickler: Any = kind.__new__(kind)
+    pickler.dispatch_table = table  # before __init__, which looks for it
+    pickler.__init__(file, protocol=5, buffer_callback=buffer_callback)
+    pickler.dump(obj)
     return file.getvalue()
 
 

@@ -5,10 +5,8 @@ Nothing here imports torch: where it is not imported yet, there are no tensors.
 
 from __future__ import annotations
 
-import copyreg
 import sys
-from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the broker imports this before it needs numpy
@@ -18,12 +16,10 @@ if TYPE_CHECKING:  # the broker imports this before it needs numpy
 __all__ = ["reducers", "whole_reducers"]
 
 
-def reducers() -> Mapping[type, Callable[[Any], Any]]:
+def reducers() -> dict[type, Callable[[Any], Any]]:
     """How to pickle tensors, for the `dispatch_table` of a pickler; empty without torch."""
     torch: Any = sys.modules.get("torch")
-    if not hasattr(torch, "Tensor"):
-        return {}
-    return ChainMap({torch.Tensor: _reduce}, copyreg.dispatch_table)
+    return {torch.Tensor: _reduce} if hasattr(torch, "Tensor") else {}
 
 
 def whole_reducers() -> dict[type, Callable[[Any], Any]]:
