@@ -55,7 +55,7 @@ class LockedError(Exception):
 
 
 def sleep_for_ever() -> None:
-    """Hang."""
+    """Hang: in a call that signals interrupt, as in a read from a dead file server."""
     while True:
         time.sleep(1)
 

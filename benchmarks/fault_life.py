@@ -98,7 +98,7 @@ def bad_dataset(start_method: str) -> Callable[..., None]:
 def slow_caller(loader: str, folder: str) -> None:
     """The caller takes longer than the time limit, while its batches are ready."""
     with open_loader(loader, Items(64, folder), 1) as begin:
-        iterate(begin(), 64, folder, lambda: time.sleep(3))
+        iterate(begin(), 64, folder, lambda: time.sleep(3))  # the caller's work
 
 
 def bad_timeouts(loader: str, folder: str) -> None:
@@ -194,7 +194,7 @@ def helper_thread(loader: str, folder: str) -> None:
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()
-    time.sleep(0.5)
+    time.sleep(0.5)  # the parent-death signal of a worker comes some time after its thread's end
     iterate(epoch(made if loader == "ours" else iterators[0]), 64, folder)
     if loader == "ours":
         made.stop()

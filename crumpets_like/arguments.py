@@ -8,7 +8,14 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any, Literal, TypeAlias, cast
 
-__all__ = ["OnError", "check_count", "check_on_error", "check_optional_count", "check_timeout"]
+__all__ = [
+    "OnError",
+    "check_count",
+    "check_flag",
+    "check_on_error",
+    "check_optional_count",
+    "check_timeout",
+]
 
 OnError: TypeAlias = Literal["raise", "skip"] | Callable[[int | None, Exception], Any]
 
@@ -38,6 +45,13 @@ def check_count(argument: str, value: Any, least: int = 1) -> int:
 def check_optional_count(argument: str, value: Any, least: int = 1) -> int | None:
     """As :func:`check_count`, but None is returned as it is."""
     return None if value is None else check_count(argument, value, least)
+
+
+def check_flag(argument: str, value: Any) -> bool:
+    """Return `value` as a bool; TypeError for anything else, such as ``"no"``, which is true."""
+    if type(value).__name__ in ("bool", "bool_"):  # numpy's, too
+        return bool(value)
+    raise TypeError(f"{argument} must be True or False, got {value!r} ({type(value).__name__})")
 
 
 def check_on_error(value: Any) -> OnError:

@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from .arguments import OnError, check_count, check_on_error, check_optional_count, check_timeout
+from .arguments import (
+    OnError,
+    check_count,
+    check_flag,
+    check_on_error,
+    check_optional_count,
+    check_timeout,
+)
 from .broker.addresses import make_addresses, remove_files, remove_ipc_handles
 from .broker.consumer import Consumer
 from .broker.engine import Engine
@@ -180,7 +187,7 @@ class TurboDataLoader(Resumable, Previewable):
             iterable,
             batch_size,
             length=length,
-            shuffle=shuffle,
+            shuffle=check_flag("shuffle", shuffle),
             seed=self._seed,
             sampler=sampler,
             batch_sampler=batch_sampler,
@@ -213,12 +220,8 @@ class TurboDataLoader(Resumable, Previewable):
         self._iterations = check_count("start_iteration", start_iteration, 0)
         if not isinstance(shared_memory, bool):
             shared_memory = check_count("shared_memory", shared_memory, 0)
-        prefetch = check_optional_count("prefetch", prefetch)
         max_buffers = check_optional_count("max_buffers", max_buffers)
         self._timeout = timeout = check_timeout(timeout)
-        on_error = check_on_error(on_error)
-        restarts = check_optional_count("restarts", restarts, 0)
-        worker_threads = check_count("worker_threads", worker_threads, 1)
         start_method = "forkserver" if start_method is None else start_method
         if start_method not in START_METHODS:
             raise ValueError(f"start_method must be one of {START_METHODS}, got {start_method!r}.")
@@ -234,26 +237,22 @@ class TurboDataLoader(Resumable, Previewable):
             self._batch_size // num_mini_batches,
             nworkers,
             shared_memory=shared_memory,
-            prefetch=prefetch,
-            in_order=in_order,
+            prefetch=check_optional_count("prefetch", prefetch),
+            in_order=check_flag("in_order", in_order),
             timeout=timeout,
             start_method=start_method,
             max_buffers=max_buffers,
             seed=shard.seed(self._seed),
-            seed_globals=seed_globals,
-            on_error=on_error,
-            restarts=restarts,
-            worker_threads=worker_threads,
+            seed_globals=check_flag("seed_globals", seed_globals),
+            on_error=check_on_error(on_error),
+            restarts=check_optional_count("restarts", restarts, 0),
+            worker_threads=check_count("worker_threads", worker_threads, 1),
         )
-        if max_buffers is not None and max_buffers < self._options.buffers:
+        if max_buffers is not None and max_buffers < max(self._options.buffers, num_mini_batches):
             raise ValueError(
-                f"max_buffers must be at least shared_memory, got {max_buffers} and "
-                f"{shared_memory}."
-            )
-        if max_buffers is not None and max_buffers < num_mini_batches:
-            raise ValueError(
-                f"max_buffers must be at least num_mini_batches, got {max_buffers} and "
-                f"{num_mini_batches}: each mini-batch of an iteration has a buffer."
+                f"max_buffers must be at least shared_memory and num_mini_batches (each mini-batch "
+                f"of an iteration has a buffer), got {max_buffers}, {shared_memory} and "
+                f"{num_mini_batches}."
             )
         self._clock = Clock()
 

@@ -162,7 +162,10 @@ def check_state(
         raise TypeError(f"state must be a mapping that state_dict() returned, got {state!r}")
     missing = sorted({*common, *keys} - state.keys())
     if missing and state.get("version", VERSION) == VERSION:
-        raise ValueError(f"state is none of a loader: it has no {', '.join(missing)}")
+        raise ValueError(
+            f"state is none of this kind of loader: it has no {', '.join(missing)}. Load it into "
+            f"a loader of the class that gave it"
+        )
     for name, value in common.items():
         if state[name] != value:
             raise ValueError(

@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from crumpets_like.arguments import check_count, check_on_error
+from crumpets_like.arguments import check_count, check_flag, check_on_error
 
 
 def test_count():
@@ -21,6 +21,17 @@ def test_count_too_small(value):
 def test_count_of_another_type(value):
     with pytest.raises(TypeError, match=f"^n must be an integer, got {re.escape(repr(value))}"):
         check_count("n", value)
+
+
+@pytest.mark.parametrize("value", [True, False, np.True_, np.False_])
+def test_flag(value):
+    assert check_flag("f", value) is bool(value)
+
+
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_no_flag(value):
+    with pytest.raises(TypeError, match=f"^f must be True or False, got {value!r}"):
+        check_flag("f", value)
 
 
 @pytest.mark.parametrize("value", ["raise", "skip", print, lambda index, error: None])

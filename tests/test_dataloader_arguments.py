@@ -68,6 +68,9 @@ REFUSED = [
     ),
     ({"last_batch": "drop"}, ValueError, "last_batch .* 'drop'"),
     ({"last_batch": None}, ValueError, "last_batch .* None"),
+    ({"shuffle": "no"}, TypeError, "shuffle must be True or False, got 'no'"),
+    ({"in_order": None}, TypeError, "in_order .* None"),
+    ({"seed_globals": 1}, TypeError, "seed_globals .* 1"),
     ({"prefetch": 0}, ValueError, "prefetch .* 0"),
     ({"prefetch": 1.5}, TypeError, r"prefetch .* 1\.5"),
     ({"timeout": 0}, ValueError, "timeout .* 0"),
@@ -77,8 +80,16 @@ REFUSED = [
     ({"on_error": "ignore"}, ValueError, "on_error .* 'ignore'"),
     ({"start_method": "threads"}, ValueError, "start_method .* 'threads'"),
     ({"max_buffers": 0}, ValueError, "max_buffers .* 0"),
-    ({"max_buffers": 3, "shared_memory": 4}, ValueError, "max_buffers .*shared_memory.* 3 and 4"),
-    ({"max_buffers": 2, "num_mini_batches": 4}, ValueError, "max_buffers .*num_mini_b.* 2 and 4"),
+    (
+        {"max_buffers": 3, "shared_memory": 4},
+        ValueError,
+        "max_buffers .*shared_memory.* 3, 4 and 1",
+    ),
+    (
+        {"max_buffers": 2, "num_mini_batches": 4},
+        ValueError,
+        "max_buffers .*num_mini_b.* 2, True and 4",
+    ),
     (
         {"seed_globals": True, "start_method": "thread"},
         ValueError,

@@ -111,7 +111,10 @@ class ImageWorker(BufferWorker):
                 f"pip install 'crumpets-like[image]'"
             )
         if image_rng is not None and not callable(image_rng):
-            raise TypeError(f"image_rng must be callable, not {type(image_rng).__name__}")
+            raise TypeError(
+                f"image_rng must be callable, such as IMAGENET_TRAIN of "
+                f"crumpets_like.workers.presets, got {image_rng!r}"
+            )
         self.image_rng: ImageRNG = NoRNG() if image_rng is None else image_rng
         self.layout = layout
         self.max_pixels = check_count("max_pixels", max_pixels)

@@ -350,7 +350,7 @@ class TestRefused:
     def test_something_else(self) -> None:
         with pytest.raises(TypeError, match="must be a mapping"):
             make().load_state_dict([1])  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="state is none of a loader: it has no"):
+        with pytest.raises(ValueError, match="state is none of this kind of loader: it has no"):
             make().load_state_dict({"version": 1})
         with pytest.raises(ValueError, match="holds no states of generators"):
             make().load_state_dict({**stop(3), "generators": {"numpy": ["eJw", 1, 2, 3]}})

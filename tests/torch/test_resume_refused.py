@@ -62,7 +62,7 @@ class TestRefused:
     def test_something_else(self) -> None:
         with pytest.raises(TypeError, match="must be a mapping"):
             make().load_state_dict([1])
-        with pytest.raises(ValueError, match="state is none of a loader: it has no"):
+        with pytest.raises(ValueError, match="state is none of this kind of loader: it has no"):
             make().load_state_dict({"version": 1})
 
     def test_a_sampler_that_gives_less(self) -> None:

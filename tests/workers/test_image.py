@@ -349,7 +349,11 @@ def test_wrong_result_of_the_rng_is_named() -> None:
         ({"image_params": {"color": False}}, ValueError, "give 1 channels, but image has 3"),
         ({"image_params": {"colorspace": "gray"}}, ValueError, "give 1 channels, but image has 3"),
         ({"image_params": [1]}, TypeError, "image_params must be a mapping"),
-        ({"image_rng": {"angle": 3}}, TypeError, "image_rng must be callable, not dict"),
+        (
+            {"image_rng": {"angle": 3}},
+            TypeError,
+            "image_rng must be callable, such as IMAGENET_TRAIN of",
+        ),
         ({"max_pixels": 0}, ValueError, "max_pixels must be at least 1"),
         ({"layout": "WHC"}, ValueError, "layout must be one of"),
         ({"mean": 0.5}, ValueError, "mean and std normalise floating dtypes"),
