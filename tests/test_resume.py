@@ -349,9 +349,7 @@ def test_no_state() -> None:
         loader.load_state_dict({**state, "version": 2})
     with pytest.raises(ValueError, match=r"version=2, .* version=1"):
         loader.load_state_dict({"version": 2})
-    with pytest.raises(
-        ValueError, match=r"state is none of this kind of loader: it has no batch_size, "
-    ):
+    with pytest.raises(ValueError, match=r"none of this kind of loader: it has no batch_size, "):
         loader.load_state_dict({})
     with pytest.raises(ValueError, match=r"has no given"):
         loader.load_state_dict({key: state[key] for key in state if key != "given"})
