@@ -23,7 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crumpets_like.workers.headers import Header, png_transparent_grey, read_header, tiff_tags
+from crumpets_like.workers.headers import (
+    Header,
+    netpbm_white,
+    png_transparent_grey,
+    read_header,
+    tiff_tags,
+)
 
 MAX_PIXELS = 2**28
 """Largest image that is decoded unless told otherwise, in pixels: 805 MB of memory in RGB."""
@@ -264,7 +270,8 @@ def _decode_other(source: EncodedImage, size: tuple[int, int]) -> NDArray[np.uin
             f"broken {kind}: its header states {size[1]} x {size[0]} pixels, "
             f"but {pixels.shape[1]} x {pixels.shape[0]} were decoded"
         )
-    eight = _to_8_bits(pixels)
+    white = netpbm_white(source.data) if kind == "Netpbm" else None
+    eight = _to_8_bits(pixels if white is None else np.minimum(pixels / white, 1))
     if eight.ndim == 2:
         # OpenCV makes an alpha channel of this in colour, but leaves it out in grey.
         level = png_transparent_grey(source.data) if kind == "PNG" else None

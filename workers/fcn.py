@@ -27,7 +27,8 @@ class FCNWorker(ImageWorker):
     target_image_params : mapping, optional
         Fixed parameters of `target_image`; they override all others.
     image_rng : callable, optional
-        What it draws holds for both images, where no fixed parameter does.
+        What it draws holds for both images. A parameter that `image_params` fix is not drawn, so
+        if it is none of the geometry, `target_image` has its default.
     gpu_augmentation : bool
         Leave the pixel operations of `image` to the device. Those of `target_image` stay here.
     **options
@@ -47,6 +48,8 @@ class FCNWorker(ImageWorker):
         super().__init__(image, image_params, image_rng, gpu_augmentation, **options)
         layout = options.get("layout", "CHW")
         self.add_image("target_image", target_image, target_image_params, layout=layout)
+        geometry = {n: value for n, value in self.params["image"].items() if n in GEOMETRY}
+        self.params["target_image"] = {**geometry, **self.params["target_image"]}
 
     def prepare(
         self, sample: Any, batch: dict[str, list[Any]], buffers: dict[str, NDArray[Any]]

@@ -271,6 +271,30 @@ _netpbm = _text(rb"^.." + _SPACE + rb"(?P<w>\d+)" + _SPACE + rb"(?P<h>\d+)\s")
 _pam = _text(rb"(?s)(?=.*\nWIDTH +(?P<w>\d+)\s)(?=.*\nHEIGHT +(?P<h>\d+)\s)")
 _radiance = _text(rb"\n[-+]Y +(?P<h>\d+) +[-+]X +(?P<w>\d+)\n")
 
+_MAXVAL = re.compile(
+    rb"P(?P<kind>[2356])(?:%b\d+){2}%b(?P<most>\d+)\s" % (_SPACE, _SPACE)
+    + rb"|P(?P<pam>7)\s(?s:.)*?\nMAXVAL +(?P<pam_most>\d+)\s"
+)
+
+
+def netpbm_white(data: memoryview) -> int | None:
+    """Value of white in the pixels that OpenCV decodes; None if that is the most of their type.
+
+    Raises
+    ------
+    ValueError
+        If OpenCV would not decode the values that are there.
+    """
+    found = _MAXVAL.match(data[:4096])
+    if found is None:  # bitmaps, floats
+        return None
+    white = int(found["most"] or found["pam_most"])
+    if found["pam"] and white == 1:
+        raise ValueError("a black and white PAM: OpenCV would make all of it black")
+    scaled = found["kind"] in (b"2", b"3") and white < 256  # by OpenCV
+    return None if scaled or white in (255, 65535) else white
+
+
 #: How the bytes start, the format's name, what reads its header.
 _FORMATS: tuple[tuple[re.Pattern[bytes], str, _Reader], ...] = tuple(
     (re.compile(start, re.DOTALL), name, reader)

@@ -222,12 +222,12 @@ def pack(lengths: ArrayLike, seq_len: int) -> tuple[NDArray[np.int64], NDArray[n
     if given.size and given.min() < 0:
         index = int(given.argmin())
         raise ValueError(f"lengths must not be negative, but lengths[{index}] is {given[index]}")
-    sizes = np.minimum(given, seq_len).astype(np.int64)
+    most = seq_len if not given.size else min(seq_len, int(given.max()))  # in its dtype's range
+    sizes = np.minimum(given, most).astype(np.int64)
     row_of = np.empty(len(sizes), np.int64)
     with_room: list[list[int]] = [[] for _ in range(seq_len + 1)]  # rows by how much is left
-    some = (
-        0  # bit k is set where with_room[k] has a row: the best fit is the lowest bit from `size`
-    )
+    # Bit k is set where with_room[k] has a row: the best fit is the lowest bit from `size`.
+    some = 0
     rows = 0
     for index in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[index])

@@ -55,6 +55,15 @@ class Arena:
         self.wanted = 0  # bytes of all arrays, those that did not fit included
         self._placed: dict[int, tuple[int, int]] = {}  # address: bytes, offset
 
+    def rewinder(self) -> Callable[[], None]:
+        """A function that gives back what was taken since this call."""
+        state = self._next, self.wanted, dict(self._placed)
+
+        def rewind() -> None:
+            self._next, self.wanted, self._placed = state
+
+        return rewind
+
     def place(self, shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int] | None:
         """An uninitialised array and its offset in the slot; None if it does not fit."""
         array_bytes = math.prod(shape) * dtype.itemsize
@@ -117,7 +126,7 @@ def _address(array: NDArray[Any]) -> int:
 
 
 class _Encoder:
-    """One attempt; another one, with another pickler, begins anew."""
+    """One attempt: another one, with another pickler, needs another encoder."""
 
     def __init__(self, arena: Arena | None) -> None:
         self._arena = arena
@@ -162,9 +171,6 @@ class _Encoder:
         if data.nbytes < _SMALL:
             return True
         offset = self._arena.find(data) if self._arena else None
-        if offset is None and self._arena and (place := self._arena.place(data.shape, data.dtype)):
-            place[0][...] = data  # a buffer that is not of an array
-            offset = place[1]
         if offset is not None:
             self._places.append((offset, data.nbytes))
         else:
@@ -191,11 +197,14 @@ def encode(columns: dict[str, Any], arena: Arena | None) -> list[Frame]:
     """
     if not columns:
         return []
+    rewind = arena.rewinder() if arena else None
     try:
         return _Encoder(arena).encode(columns, pickle.Pickler, copyreg.dispatch_table)
     except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
         import cloudpickle
 
+        if rewind is not None:
+            rewind()
         kind = cloudpickle.Pickler
         return _Encoder(arena).encode(columns, kind, kind.dispatch_table)
 

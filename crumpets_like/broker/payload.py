@@ -26,7 +26,7 @@ import msgpack
 
 from .descriptors import arrived, attached
 from .memory import anonymous_file
-from .pickling import find_unpicklable, pickling_error
+from .pickling import MAIN_NAMES, find_unpicklable, main_by_value, pickling_error
 from .segment import align
 from .tensors import whole_reducers
 
@@ -152,9 +152,9 @@ def load_payload(descriptor: int, size: int, descriptors: Sequence[int] = ()) ->
     buffers = [view[start : start + nbytes] for start, nbytes in table]
     with arrived(descriptors):
         obj, main_objects = pickle.loads(view[:stream], buffers=buffers)
-    main = sys.modules["__main__"]
     for name, value in main_objects:
         # Results and exceptions of these classes go back as plain references to __main__.
+        main = sys.modules.setdefault(value.__module__, sys.modules["__main__"])
         if not hasattr(main, name):
             setattr(main, name, value)
     return obj
@@ -181,7 +181,7 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str], list[int]]:
     modules: dict[str, None] = {}
     main_objects: dict[str, Any] = {}
     buffers: list[memoryview] = []
-    main = sys.modules["__main__"]
+    main_by_value()
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         """Notes the modules that it meets, and the classes of ``__main__``."""
@@ -194,9 +194,10 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str], list[int]]:
             if isinstance(obj, type) or callable(obj):
                 module = getattr(obj, "__module__", None)
                 name = getattr(obj, "__qualname__", "")
-                if module == "__main__" and obj is getattr(main, name, None):
-                    main_objects[name] = obj
-                elif isinstance(module, str) and module != "__main__":
+                if module in MAIN_NAMES:
+                    if obj is getattr(sys.modules.get(module), name, None):
+                        main_objects[name] = obj
+                elif isinstance(module, str):
                     modules[module] = None
             elif isinstance(obj, type(sys)):
                 modules[obj.__name__] = None

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
 __all__ = [
+    "MAIN_NAMES",
     "dump_for_workers",
     "dump_object",
     "dump_with",
     "find_unpicklable",
     "load_object",
+    "main_by_value",
     "pickling_error",
 ]
+
+MAIN_NAMES = ("__main__", "__mp_main__")
+"""The user's main module here, and in a process that multiprocessing has spawned."""
 
 _MOST_DEPTH = 8  # attributes of attributes that are looked at
 
@@ -26,11 +32,20 @@ def dump_for_workers(obj: Any) -> bytes:
     except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
         pass
     else:
-        if b"__main__" not in data:
+        if not any(name.encode() in data for name in MAIN_NAMES):
             return data
     import cloudpickle
 
+    main_by_value()
     return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]
+
+
+def main_by_value() -> None:
+    """Let cloudpickle pickle by value what is of the main module in a spawned process, too."""
+    import cloudpickle
+
+    if (main := sys.modules.get("__mp_main__")) is not None:
+        cloudpickle.register_pickle_by_value(main)
 
 
 def dump_object(obj: Any) -> bytes:

@@ -29,8 +29,11 @@ def whole_reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 def _reduce_whole(tensor: Any) -> Any:
+    import torch
+
     whole = (
         tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
         and tensor.is_contiguous()
         and tensor.untyped_storage().nbytes() == tensor.nbytes
     )

@@ -130,7 +130,7 @@ def visible_pixels(
     low = black.astype(np.float64)
     part = (row - low) / (white.astype(np.float64) - low)
     if part.min() < -0.01 or part.max() > 1.01:  # a user's own floats
-        part = (part - part.min()) / np.ptp(part)
+        part = (part - part.min()) / (np.ptp(part) or 1.0)
     planes = writer.planes(np.rint(255.0 * part).clip(0, 255).astype(np.uint8))
     pixels = np.ascontiguousarray(planes.transpose(1, 2, 0))
     if key == "image" and params.get("gpu_augmentation"):

@@ -191,6 +191,16 @@ class TestValues:
         assert [decoded[name].mean() for name in "abc"] == [0, 1, 7]
         assert decoded["f"]() == 4
 
+    def test_the_second_attempt_takes_no_more_of_the_slot(self):
+        arena = Arena(bytearray(1 << 18), 0, 0, 1 << 18)
+        encode({"x": OrderedDict(a=np.zeros(5000), f=lambda: 4)}, arena)
+        assert arena.wanted == 40_000
+
+    def test_what_does_not_fit_is_wanted_once(self):
+        arena = Arena(bytearray(1 << 12), 0, 0, 1 << 12)
+        encode({"x": [np.zeros(5000)]}, arena)
+        assert arena.wanted == 40_000
+
     def test_a_memoryview_comes_back_as_bytes(self):
         assert there_and_back({"x": [memoryview(b"abc")]})[0] == {"x": [b"abc"]}
 

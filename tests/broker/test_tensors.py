@@ -1,7 +1,10 @@
+import warnings
+
 import numpy as np
 import pytest
 
 from crumpets_like.broker.encoding import Arena, decode, encode
+from crumpets_like.broker.payload import Payload, load_payload
 from crumpets_like.broker.pickling import dump_object, load_object
 
 torch = pytest.importorskip("torch")
@@ -72,6 +75,16 @@ def test_inside_of_other_things():
 )
 def test_more_than_plain_bytes(value):
     assert_same(Slot().send(value), value)
+
+
+def test_sparse_ones_in_a_dataset():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those in rows are in beta
+        for value in (torch.eye(50).to_sparse(), torch.eye(50).to_sparse_csr()):
+            payload = Payload({"dataset": value})
+            found = load_payload(payload.descriptor, payload.size)["dataset"]
+            assert torch.equal(found.to_dense(), value.to_dense())
+            payload.close()
 
 
 def test_sparse_ones():

@@ -93,3 +93,24 @@ def test_wrong_target_params_are_named() -> None:
         FCNWorker(spec, spec, target_image_params={"zoom": 2})
     with pytest.raises(ValueError, match="target_image must have a shape"):
         FCNWorker(spec, ((24, 32), np.uint8))
+
+
+@pytest.mark.parametrize("fixed", [{"scale": 4.0}, {"aspect": 0.25}])
+def test_fixed_geometry_is_decoded_large_enough_for_the_target(fixed: dict[str, float]) -> None:
+    data = simplejpeg.encode_jpeg(np.kron(PICTURE, np.ones((10, 10, 1), np.uint8)))
+    small, large = ((3, 30, 40), np.uint8), ((3, 150, 200), np.uint8)
+    _, _, (image, _) = prepare(FCNWorker(small, large, fixed), {"image": data})
+    _, _, (drawn, _) = prepare(FCNWorker(small, large, image_rng=FixedRNG(fixed)), {"image": data})
+    assert image.shape == drawn.shape == (600, 800, 3)
+
+
+class FixedRNG:
+    """Draws always the same."""
+
+    shape_only = True
+
+    def __init__(self, params: dict[str, float]) -> None:
+        self.params = params
+
+    def __call__(self, image: object, buffer: object, generator: object) -> dict[str, float]:
+        return self.params

@@ -237,3 +237,13 @@ def test_all_tokens_come_through_a_loader_with_workers() -> None:
         for number in range(1, ids.max() + 1)
     ]
     assert sorted(found) == sorted(map(tuple, documents))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
+@pytest.mark.parametrize("seq_len", [50, 1024, 10**5])
+def test_lengths_of_small_dtypes(dtype: type, seq_len: int) -> None:
+    lengths = [3, 4, 100]
+    for found, expected in zip(
+        pack(np.array(lengths, dtype), seq_len), pack(lengths, seq_len), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
