@@ -152,7 +152,7 @@ class Standing:
                 what += f"{unit}s with the indices {list(keys[:MOST_SHOWN])}"
                 what += ", ..." if len(keys) > MOST_SHOWN else ""
             else:
-                what += f"{unit}s from number {self.first} of the epoch on"
+                what += f"{unit}{'es' if unit.endswith('h') else 's'} from number {self.first} of the epoch on"
         text = f"In worker {self._worker_id}, epoch {self.current.epoch}: {what}."
         if self._specs is not None and isinstance(error, _ABOUT_FIELDS):
             specs = [f"{name}={spec}" for name, spec in self._specs.items()]

@@ -5,6 +5,8 @@ Nothing here imports torch: where it is not imported yet, there are no tensors.
 
 from __future__ import annotations
 
+import functools
+import pickle
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -29,15 +31,32 @@ def whole_reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 def _reduce_whole(tensor: Any) -> Any:
-    import torch
 
     whole = (
         tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
+        and _is_plain(tensor)
         and tensor.is_contiguous()
         and tensor.untyped_storage().nbytes() == tensor.nbytes
     )
-    return _reduce(tensor) if whole else tensor.__reduce_ex__(5)
+    return _reduce(tensor) if whole or not _torch_pickles(tensor.dtype) else tensor.__reduce_ex__(5)
+
+
+def _is_plain(tensor: Any) -> bool:
+    import torch
+
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+@functools.cache
+def _torch_pickles(dtype: Any) -> bool:
+    """Whether torch can load what its tensors of a type pickle to: not so for all of them."""
+    import torch
+
+    try:
+        pickle.loads(pickle.dumps(torch.empty(1, dtype=dtype)))
+    except Exception:  # noqa: BLE001  AttributeError today, of a module's inner parts
+        return False
+    return True
 
 
 def _reduce(tensor: Any) -> Any:
@@ -58,18 +77,26 @@ def _reduce(tensor: Any) -> Any:
             "mini-batches to the device."
         )
     if (
-        tensor.layout is not torch.strided
+        not _is_plain(tensor)
         or tensor.device.type == "meta"
         or tensor.is_quantized
         or tensor.requires_grad
         or tensor.__dict__
     ):
         return tensor.__reduce_ex__(5)
-    tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    tensor = tensor.resolve_conj().resolve_neg()
+    if not tensor.is_contiguous():
+        # Other orders of the dimensions, such as channels_last, are kept.
+        order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+        if tensor.permute(order).is_contiguous():
+            inverse = sorted(range(tensor.dim()), key=order.__getitem__)
+            return torch.Tensor.permute, (tensor.permute(order), inverse)
+    tensor = tensor.contiguous()
     try:
         return _from_array, (tensor.numpy(),)
     except TypeError:  # a dtype that numpy does not have, such as bfloat16
-        data = tensor.reshape(-1).view(torch.uint8).numpy()
+        flat = tensor.as_strided((tensor.numel(),), (1,))  # one value may have any stride
+        data = flat.view(torch.uint8).numpy()
         return _from_bytes, (data, tensor.dtype, tuple(tensor.shape))
 
 

@@ -77,14 +77,53 @@ def test_more_than_plain_bytes(value):
     assert_same(Slot().send(value), value)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "uint16", "float32"])
+def test_one_value_of_any_stride(dtype):
+    value = torch.ones((1, 4), dtype=torch.float32).to(getattr(torch, dtype))[:, 0]
+    assert value.stride() == (4,)
+    found = Slot().send(value)
+    assert (found.dtype, found.shape) == (value.dtype, value.shape)
+    assert found.item() == 1
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 30, 40, 50), (1, 3, 4, 5)])
+def test_the_order_of_dimensions_is_kept(shape):
+    value = torch.rand(shape).contiguous(memory_format=torch.channels_last)
+    found = Slot().send(value)
+    assert_same(found, value)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    transposed = torch.arange(6000).reshape(60, 100).T
+    assert Slot().send(transposed).stride() == (1, 100)
+
+
+def in_a_dataset(value):
+    payload = Payload({"dataset": value})
+    found = load_payload(payload.descriptor, payload.size)["dataset"]
+    payload.close()
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint64", "float8_e5m2", "float32"])
+def test_views_in_a_dataset(dtype):
+    value = torch.arange(50, dtype=torch.float32).to(getattr(torch, dtype))[5:]
+    found = in_a_dataset(value)
+    assert found.dtype is value.dtype
+    assert torch.equal(found.float(), value.float())
+
+
+def test_nested_ones():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are a prototype
+        value = torch.nested.nested_tensor([torch.ones(3), torch.ones(5)])
+        for found in (Slot().send(value), in_a_dataset(value)):
+            assert [len(part) for part in found.unbind()] == [3, 5]
+
+
 def test_sparse_ones_in_a_dataset():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those in rows are in beta
         for value in (torch.eye(50).to_sparse(), torch.eye(50).to_sparse_csr()):
-            payload = Payload({"dataset": value})
-            found = load_payload(payload.descriptor, payload.size)["dataset"]
-            assert torch.equal(found.to_dense(), value.to_dense())
-            payload.close()
+            assert torch.equal(in_a_dataset(value).to_dense(), value.to_dense())
 
 
 def test_sparse_ones():
