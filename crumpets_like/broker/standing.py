@@ -148,11 +148,12 @@ class Standing:
             what = f"{unit} number {self.cell[0]} of the epoch"
         else:
             what = "collate of the " if self._stage is Stage.COLLATE else ""
+            units = "batches" if unit == "batch" else f"{unit}s"
             if keys is not None:
-                what += f"{unit}s with the indices {list(keys[:MOST_SHOWN])}"
+                what += f"{units} with the indices {list(keys[:MOST_SHOWN])}"
                 what += ", ..." if len(keys) > MOST_SHOWN else ""
             else:
-                what += f"{unit}{'es' if unit.endswith('h') else 's'} from number {self.first} of the epoch on"
+                what += f"{units} from number {self.first} of the epoch on"
         text = f"In worker {self._worker_id}, epoch {self.current.epoch}: {what}."
         if self._specs is not None and isinstance(error, _ABOUT_FIELDS):
             specs = [f"{name}={spec}" for name, spec in self._specs.items()]

@@ -31,7 +31,6 @@ def whole_reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 def _reduce_whole(tensor: Any) -> Any:
-
     whole = (
         tensor.device.type == "cpu"
         and _is_plain(tensor)
