@@ -361,14 +361,14 @@ class Producer:
     def cancel(self, this: Pass) -> None:
         """Drop what is left of a pass; its slots come back through the consumer."""
         with self._changed:
-            if this.cancelled:
+            cancelled, this.cancelled = this.cancelled, True
+            self._changed.notify_all()  # each time: Ctrl-C may have come before the first one
+            if cancelled:
                 return
-            this.cancelled = True
             under_way = this.requested - this.retrieved
             this.window.granted -= under_way
             if under_way or this.plan.worker >= 0:  # of streams the broker knows their workers
                 self._socket.send(pack(Cancel(this.id), self._token))
-            self._changed.notify_all()
 
     def tell_waiting(self, this: Pass, overdue: int, seconds: float) -> None:
         """Tell the broker that the caller waits long, or too long."""

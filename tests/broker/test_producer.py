@@ -320,6 +320,14 @@ class TestSamples:
         bench.producer.cancel(this)
         assert this.join(10)
 
+    def test_cancel_again_where_ctrl_c_has_interrupted_it(self, make):
+        bench = make()
+        this = bench.open(Unsized(range(4)))
+        assert not this.join(0.1), "it waits for a slot"
+        this.cancelled = True  # so far the interrupted call has come
+        bench.producer.cancel(this)
+        assert this.join(10)
+
     def test_cancel_while_it_reads(self, make):
         bench, gate = make(), Gate(100)
         this = bench.open(gate)
