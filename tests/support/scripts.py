@@ -281,3 +281,50 @@ for dataset in (SharedList(map(Box, range(0, 12, 3))), SharedList(make())):
     assert all(type(box.inner) is Box.Inner for box in mini_batch["result"])
 """
 )
+
+# In a process that multiprocessing spawns, the main module has another name, which no worker knows.
+SPAWNED = """
+import multiprocessing, sys
+from crumpets_like import SharedList, TurboDataLoader, Worker
+
+class Dataset:
+    items = None
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        if index == 7:
+            raise Trouble(index)
+        return self.items[index] if self.items else index
+
+class Sample:
+    def __init__(self, value):
+        self.value = value
+
+class Trouble(Exception):
+    pass
+
+class MyWorker(Worker):
+    def process(self, sample):
+        return {"x": sample, "sample": Sample(sample), "call": lambda: sample}
+
+def train(method):
+    for items in (None, SharedList(range(8))):
+        dataset = Dataset()
+        dataset.items = items
+        seen = []
+        with TurboDataLoader(dataset, 2, MyWorker(), 2, start_method=method) as loader:
+            try:
+                for _, (batch,) in loader:
+                    assert all(type(sample) is Sample for sample in batch["sample"])
+                    seen += [call() for call in batch["call"]]
+            except Trouble as error:
+                assert error.args == (7,)
+                assert seen == [0, 1, 2, 3, 4, 5]
+                print("right", flush=True)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=train, args=sys.argv[1:])
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""

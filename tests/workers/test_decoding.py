@@ -181,38 +181,6 @@ def test_sixteen_bits_become_eight(extension: str) -> None:
     assert difference(grey[:, :, 0], expected[:, :, 2]) <= 1
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"P5\n2 1\n1023\n\x03\xff\x01\xff", [255, 127]),
-        (b"P5 # 7 7 7\n2 1\n100\n\x64\x32", [255, 128]),
-        (b"P5\n2 1\n1\n\x01\x00", [255, 0]),
-        (b"P5\n2 1\n255\n\x64\x32", [100, 50]),
-        (b"P5\n2 1\n65535\n\xff\xff\x80\x00", [255, 128]),
-        (b"P2\n2 1\n1023\n1023 511\n", [255, 127]),
-        (b"P2\n2 1\n100\n100 0\n", [255, 0]),
-        (
-            b"P7\nWIDTH 2\nHEIGHT 1\nDEPTH 1\nMAXVAL 100\nTUPLTYPE GRAYSCALE\nENDHDR\n\x64\x32",
-            [255, 128],
-        ),
-    ],
-)
-def test_white_is_what_the_header_of_a_netpbm_file_states(data: bytes, expected: list[int]) -> None:
-    assert decode_image(data, color=False).ravel().tolist() == expected
-
-
-def test_white_of_netpbm_colours() -> None:
-    ten_bits = b"P6\n1 1\n1023\n\x03\xff\x01\xff\0\0"
-    for data in (ten_bits, b"P6\n1 1\n100\n\x64\x32\x00"):
-        assert abs(decode_image(data).ravel().astype(int) - [255, 127.5, 0]).max() < 1
-
-
-def test_a_black_and_white_pam_is_refused() -> None:
-    header = b"P7\nWIDTH 2\nHEIGHT 1\nDEPTH 1\nMAXVAL 1\nTUPLTYPE BLACKANDWHITE\nENDHDR\n"
-    with pytest.raises(ValueError, match="black and white PAM"):
-        decode_image(header + b"\1\0")
-
-
 def test_sixteen_bits_with_alpha() -> None:
     deep = np.full((4, 5, 4), (65535, 0, 0, 32896), np.uint16)  # half transparent blue
     decoded = decode_image(encode_cv2(deep, ".png"), background=(255, 0, 0))
