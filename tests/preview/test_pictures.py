@@ -81,6 +81,13 @@ def test_pixels_are_seen_as_they_were(layout: str, dtype: Any, options: dict[str
     np.testing.assert_array_equal(found, seen(np.uint8))
 
 
+def test_floats_of_a_user_that_are_all_alike_are_black() -> None:
+    worker = ImageWorker(((3, 32, 48), np.float32))
+    fields = row_of(worker, {"image": scene()})
+    row = np.full((3, 32, 48), -2.1, np.float32)  # a black image that a transform normalised
+    assert not visible_pixels(worker, "image", row, fields["augmentation"]).any()
+
+
 @pytest.mark.parametrize("colorspace", sorted(COLORSPACES))
 def test_color_spaces_are_turned_back(colorspace: str) -> None:
     channels = 1 if colorspace == "gray" else 3
