@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .encoding import decode, different_keys, join
-from .failures import rebuild_exception, unpack_errors
+from .failures import add_note, rebuild_exception, unpack_errors
 from .protocol import Segment
 from .ring import BufferRing
 from .segment import NO_SLOT
@@ -58,7 +58,7 @@ def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any] | None:
             skipped += [(segment.start + row, why) for row, why in unpack_errors(frames.pop())]
         if segment.skipped < segment.size:
             segments.append(segment)
-            columns.append(decode(frames, base))
+            columns.append(_decode(frames, base, segment))
     if skipped:
         _report(skipped, ring)
     if not segments:
@@ -76,6 +76,21 @@ def assemble(raw: RawBatch, ring: BufferRing | None) -> dict[str, Any] | None:
         if skipped:
             fields = _close_up(fields, raw.rows, [row for row, _ in skipped])
     return fields | _join_lists(columns, segments)
+
+
+def _decode(
+    frames: list[bytes], base: NDArray[np.uint8] | None, segment: Segment
+) -> dict[str, Any]:
+    try:
+        return decode(frames, base)
+    except Exception as error:
+        index = f", the first one with index {segment.first_index}," * (segment.first_index >= 0)
+        add_note(
+            error,
+            f"What {segment.size} sample(s){index} gave was pickled by the worker, but cannot be "
+            "unpickled in the training process.",
+        )
+        raise
 
 
 def _close_up(

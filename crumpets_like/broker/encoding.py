@@ -130,8 +130,8 @@ class _Encoder:
 
     def __init__(self, arena: Arena | None) -> None:
         self._arena = arena
-        # Of the pickle's buffers: offset and bytes in the slot, or the number of the frame.
-        self._places: list[tuple[int, int] | int] = []
+        # Of the pickle's buffers: offset and bytes in the slot; None: in a frame of its own.
+        self._places: list[tuple[int, int] | None] = []
         self._frames: list[Frame] = []
 
     def encode(
@@ -144,7 +144,9 @@ class _Encoder:
             memoryview: _reduce_view,
         }
         stream = dump_with(kind, columns, {**table, **ours, **reducers()}, self._keep_in_band)
-        return [msgpack.packb([stream, self._places]), *self._frames]
+        if not self._places:
+            return [stream]
+        return [stream, msgpack.packb(self._places), *self._frames]
 
     def _reduce(self, array: NDArray[Any]) -> Any:
         if not _is_raw(array):
@@ -175,7 +177,7 @@ class _Encoder:
             self._places.append((offset, data.nbytes))
         else:
             self._frames.append(data)
-            self._places.append(len(self._frames))
+            self._places.append(None)
         return False
 
 
@@ -213,12 +215,13 @@ def decode(frames: Sequence[Any], base: NDArray[np.uint8] | None) -> dict[str, A
     """Decode what :func:`encode` made; arrays in the slot become views of `base`."""
     if not frames:
         return {}
-    stream, places = msgpack.unpackb(frames[0])
+    if len(frames) == 1:
+        return pickle.loads(frames[0])  # type: ignore[no-any-return]
+    stream, places, *others = frames
+    others.reverse()
     buffers = [
-        bytearray(frames[place])
-        if isinstance(place, int)
-        else np.ndarray(place[1], np.uint8, base, place[0])
-        for place in places
+        bytearray(others.pop()) if place is None else np.ndarray(place[1], np.uint8, base, place[0])
+        for place in msgpack.unpackb(places)
     ]
     return pickle.loads(stream, buffers=buffers)  # type: ignore[no-any-return]
 

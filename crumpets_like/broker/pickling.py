@@ -104,6 +104,8 @@ def _find(value: Any, path: str, depth: int, seen: set[int]) -> str | None:
         children += [(f"{path}[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, list | tuple | set):
         children += [(f"{path}[{number}]", item) for number, item in enumerate(value)]
+    elif getattr(getattr(value, "dtype", None), "hasobject", False):
+        children += [(f"{path}.flat[{number}]", item) for number, item in enumerate(value.flat)]
     for child_path, child in children:
         found = _find(child, child_path, depth - 1, seen)
         if found:

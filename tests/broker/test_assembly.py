@@ -75,6 +75,26 @@ class TestFields:
             assert ring.held == 0, "the slot goes back"
 
 
+class Unloadable:
+    """Pickles to what cannot be loaded."""
+
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def test_a_value_that_cannot_be_unpickled(ring):
+    slot = ring.take()
+    with pytest.raises(ValueError, match="not a number") as caught:
+        assemble(raw({"n": ["a"]}, {"n": [Unloadable()]}, slot=slot), ring)
+    (note,) = caught.value.__notes__
+    assert note == (
+        "What 1 sample(s), the first one with index 10, gave was pickled by the worker, but cannot "
+        "be unpickled in the training process."
+    )
+    del caught
+    assert ring.held == 0, "the slot goes back"
+
+
 class TestFreeForm:
     def test_parts_are_joined(self, free_form):
         pieces = [{"a": np.zeros((2, 3)), "b": ["x", "y"]}, {"a": np.ones((1, 3)), "b": ["z"]}]

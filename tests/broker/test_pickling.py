@@ -1,9 +1,10 @@
 import pickle
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
-from crumpets_like.broker.pickling import dump_object, load_object
+from crumpets_like.broker.pickling import dump_object, find_unpicklable, load_object
 
 
 def test_plain_pickle_where_it_can():
@@ -17,3 +18,42 @@ def test_cloudpickle_where_it_must():
 def test_the_error_is_the_one_of_cloudpickle():
     with pytest.raises(TypeError):
         dump_object(i for i in ())
+
+
+class Holder:
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+class Slotted:
+    __slots__ = ("inner",)
+
+
+class TestFindUnpicklable:
+    def test_nothing_to_find(self):
+        assert find_unpicklable({"a": [1, lambda: 7], "b": Holder(c=2)}, "x") is None
+
+    @pytest.mark.parametrize(
+        ("wrap", "path"),
+        [
+            (lambda bad: bad, "x"),
+            (lambda bad: Holder(fine=1, inner=bad), "x.inner"),
+            (lambda bad: [1, (2, {"key": bad})], "x[1][1]['key']"),
+            (lambda bad: np.array([[1, "a"], [None, bad]], object), "x.flat[3]"),
+            (lambda bad: np.array(bad, object), "x.flat[0]"),
+        ],
+    )
+    def test_path_of_the_innermost(self, wrap, path):
+        assert find_unpicklable(wrap(open), "x") is None
+        generator = (i for i in ())
+        assert find_unpicklable(wrap(generator), "x") == path
+
+    def test_slots(self):
+        value = Slotted()
+        value.inner = (i for i in ())
+        assert find_unpicklable(value, "x") == "x.inner"
+
+    def test_a_cycle(self):
+        value = Holder(bad=(i for i in ()))
+        value.own = [value]
+        assert find_unpicklable({"first": [value.own], "second": 1}, "x") is not None
