@@ -140,7 +140,7 @@ class SampleRNG:
         return self.generator
 
 
-def seed_globals(seed: int, epoch: int, position: int) -> None:
+def seed_globals(seed: int, epoch: int, position: int, purpose: str = "globals") -> None:
     """Seed the global generators for one sample: ``random``, ``numpy.random`` and ``torch``.
 
     `torch` is seeded only if it is imported by now: its default (CPU) generator, never those of
@@ -152,8 +152,10 @@ def seed_globals(seed: int, epoch: int, position: int) -> None:
         The loader's seed, >= 0.
     epoch, position : int
         Number of the epoch, and position of the sample in it, both >= 0.
+    purpose : str, optional
+        Keeps other draws apart from those of the sample.
     """
-    seed_all(_mix(_hash(seed, epoch) ^ _mix(position * _GOLDEN)))
+    seed_all(_mix(_hash(seed, purpose, epoch) ^ _mix(position * _GOLDEN)))
 
 
 def seed_worker_globals(seed: int, worker_id: int) -> None:
@@ -228,8 +230,8 @@ def seed_all(state: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _hash(seed: int, epoch: int) -> int:
-    return int(seed_sequence(seed, "globals", epoch).generate_state(1, np.uint64)[0])
+def _hash(seed: int, purpose: str, epoch: int) -> int:
+    return int(seed_sequence(seed, purpose, epoch).generate_state(1, np.uint64)[0])
 
 
 def _mix(value: int) -> int:

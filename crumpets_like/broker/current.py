@@ -46,8 +46,10 @@ class Current:
         Position of the first sample and number of the samples inside `prepare_batch`.
     indices : ndarray of int64 or None
         Their indices.
+    rngs : list of Generator or None
+        Their generators, once they have been asked for.
     pool : list of SampleRNG
-        Generators for them.
+        What these are taken from.
     arena : Arena or None
         Where free-form results may be made in place.
     """
@@ -63,6 +65,7 @@ class Current:
         "keys",
         "one",
         "pool",
+        "rngs",
         "seed",
         "source",
         "worker_id",
@@ -84,5 +87,6 @@ class Current:
         self.one = False
         self.keys: Sequence[int] | None = None
         self.chunk: tuple[int, int] | None = None
+        self.rngs: list[np.random.Generator] | None = None
         self.indices: NDArray[np.int64] | None = None
         self.arena: Arena | None = None

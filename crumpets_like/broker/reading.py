@@ -146,11 +146,9 @@ class Reader:
         if isinstance(names, range) and not isinstance(source, Pickled | _Keyed | _Lossy):
             return source  # they are there already
         samples = []
-        cell, reseed = self._standing.cell, self._standing.reseeds
+        cell = self._standing.cell
         for position, name in enumerate(names, first):
             cell[0] = position
-            if reseed:
-                self._standing.seed(position)
             samples.append(source[name])
         return samples
 

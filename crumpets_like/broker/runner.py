@@ -256,6 +256,7 @@ class Runner:
             for position, _, buffers in pending:
                 self._writer.reset(buffers)
                 row = position - self._standing.first
+                self._standing.seed(position)  # once: reading and prepare_batch go on with it
                 samples = source  # in place of others
                 if source is chunks:
                     samples = self._reader.samples(keys[row : row + 1], row)
@@ -279,11 +280,10 @@ class Runner:
         current = self._standing.current
         position = current.first + row
         current.one = False
-        current.chunk = (position, size)
+        current.chunk, current.rngs = (position, size), None
         if self._standing.kind is Kind.INDICES:
             current.indices = np.array(self._standing.keys[row : row + size])
         self._standing.enter(Stage.SAMPLES if size > 1 else Stage.SAMPLE, position)
-        self._standing.seed(position)
         worker.prepare_batch(samples, batch, arrays)
         check_lengths(batch, size)
 
@@ -346,7 +346,7 @@ class Runner:
             return []
         self._standing.enter(Stage.COLLATE, part.position)
         if part.size == part.rows:
-            self._standing.seed(part.position)
+            self._standing.seed(part.position, "collate")
             columns = worker.collate(results)
         else:
             columns = collate(results, stack_part, part.start)

@@ -94,10 +94,10 @@ class Standing:
             self._stage = stage
             self._stage_cell[0] = stage.value
 
-    def seed(self, position: int) -> None:
+    def seed(self, position: int, purpose: str = "globals") -> None:
         """Seed the global generators for the sample at a position, if they are at all."""
         if self.reseeds:
-            seeding.seed_globals(self.current.seed, self.current.epoch, position)
+            seeding.seed_globals(self.current.seed, self.current.epoch, position, purpose)
 
     def draw_anew(self) -> None:
         """Another sample takes the place of the current one: it draws from the beginning."""

@@ -154,11 +154,13 @@ class Worker:
         current = self._crumpets_current
         if current.chunk is None:
             raise RuntimeError("self.rngs is only defined in prepare_batch; use self.rng.")
-        first, count = current.chunk
-        pool, epoch = current.pool, current.epoch
-        while len(pool) < count:
-            pool.append(SampleRNG(current.seed))
-        return [pool[i].seek(epoch, first + i) for i in range(count)]
+        if current.rngs is None:
+            first, count = current.chunk
+            pool, epoch = current.pool, current.epoch
+            while len(pool) < count:
+                pool.append(SampleRNG(current.seed))
+            current.rngs = [pool[i].seek(epoch, first + i) for i in range(count)]
+        return current.rngs
 
 
 def _why_no_rng(current: Current) -> str:

@@ -14,7 +14,7 @@ from crumpets_like.broker.protocol import Kind, Outcome, Part, Status
 from crumpets_like.broker.segment import NO_SLOT
 from crumpets_like.broker.worker import overrides
 from crumpets_like.seeding import preserve_globals
-from tests.support.runner import Bench
+from tests.support.runner import ROWS, Bench
 from tests.support.running import Bulk, BulkReading, Fields, Free, Reading, expected
 
 
@@ -178,6 +178,47 @@ class TestRandomness:
             part = Bench(GlobalDrawing(), seed_globals=True).fill([0] * 2, position=7)
         assert part == {key: values[2:] for key, values in whole.items()}
 
+    def test_a_sample_draws_from_its_seeded_globals_once(self):
+        def draw(_):
+            return random.random(), float(np.random.random())
+
+        class Dataset(Reading):
+            def __getitem__(self, key):
+                return draw(key)
+
+        class Each(BufferWorker):
+            def __init__(self):
+                super().__init__()
+                self.add_buffer("x", ((), "i8"))
+
+            def prepare(self, sample, batch, buffers):
+                batch["read"].append(sample)
+                batch["drawn"].append(draw(sample))
+
+        class Chunks(Each):
+            def prepare_batch(self, samples, batch, buffers):
+                for sample in samples:
+                    self.prepare(sample, batch, buffers)
+
+        class Collating(Worker):
+            def process(self, sample):
+                return {"read": sample, "drawn": draw(sample)}
+
+            def collate(self, results):
+                return super().collate(results) | {"collate": [draw(r) for r in results]}
+
+        with preserve_globals():
+            found = [
+                Bench(make(), Dataset(), seed_globals=True).fill([0] * ROWS, position=5)
+                for make in (Each, Chunks, Collating)
+            ]
+        drawn = [[tuple(pair) for pair in found[0][name]] for name in ("read", "drawn")]
+        for part in found:
+            assert [[tuple(pair) for pair in part[name]] for name in ("read", "drawn")] == drawn
+        drawn.append(found[2]["collate"])
+        for numbers in zip(*itertools.chain(*drawn), strict=True):
+            assert len(set(numbers)) == 3 * ROWS
+
     def test_the_guard_is_around_user_code(self):
         inside = []
 
@@ -265,6 +306,8 @@ class TestAttributes:
             def prepare_batch(self, samples, batch, buffers):
                 batch["index"] += self.indices.tolist()
                 batch["count"] += [len(self.rngs)] * len(samples)
+                buffers["draw"][:] = [rng.random() for rng in self.rngs]
+                buffers["again"][:] = [rng.random() for rng in self.rngs]
                 with pytest.raises(RuntimeError, match=r"Use self\.rngs"):
                     self.rng  # noqa: B018
                 assert self.index == -1
@@ -272,6 +315,8 @@ class TestAttributes:
         found = Bench(Notes()).fill([5, 3, 9])
         assert found["index"] == [5, 3, 9]
         assert found["count"] == [3, 3, 3]
+        drawn = Bench(Drawing()).fill([0, 0, 0])
+        assert [found["draw"], found["again"]] == [drawn["draw"], drawn["again"]]
 
     def test_prepare_called_by_an_own_prepare_batch_has_them_too(self):
         class Both(Fields):
