@@ -24,6 +24,7 @@ from typing import Any, TypeVar, final, overload
 
 from .broker.descriptors import attach, detach
 from .broker.memory import anonymous_file, hide_from_dumps
+from .broker.pickling import dump_by_value
 
 __all__ = ["SharedList"]
 
@@ -271,10 +272,8 @@ class _Pickler(pickle.Pickler):
 
 def _by_value(item: Any, number: int) -> bytes:
     """Pickle what plain pickle cannot, such as local classes and functions."""
-    import cloudpickle
-
     try:
-        return cloudpickle.dumps(item, protocol=5)  # type: ignore[no-any-return]
+        return dump_by_value(item)
     except Exception as error:
         kind = type(error) if type(error) is TypeError else pickle.PicklingError
         raise kind(

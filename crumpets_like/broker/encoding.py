@@ -18,7 +18,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from .pickling import dump_with
+from .pickling import cloud_pickler, dump_with
 from .segment import ALIGNMENT, RingGeometry, align
 from .tensors import reducers
 
@@ -203,11 +203,9 @@ def encode(columns: dict[str, Any], arena: Arena | None) -> list[Frame]:
     try:
         return _Encoder(arena).encode(columns, pickle.Pickler, copyreg.dispatch_table)
     except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
-        import cloudpickle
-
         if rewind is not None:
             rewind()
-        kind = cloudpickle.Pickler
+        kind = cloud_pickler()
         return _Encoder(arena).encode(columns, kind, kind.dispatch_table)
 
 

@@ -43,8 +43,8 @@ def describe_failure(
 ) -> bytes:
     """Pickle an exception with its traceback text and a note, so that it survives the way.
 
-    The result unpickles to ``(pickled exception, class name, text, traceback text, where)``; the
-    exception is None if it does not survive pickling with its type and `args`.
+    The result unpickles to ``(pickled exception, class name, text, traceback text, notes, where)``;
+    the exception is None if it does not survive pickling with its type and `args`.
     """
     if note:
         add_note(error, note)
@@ -59,7 +59,7 @@ def describe_failure(
             described = pickled
     except Exception:  # noqa: BLE001  user classes may raise anything when pickled or unpickled
         pass
-    return dump_object((described, name, _text_of(error), text, where))
+    return dump_object((described, name, _text_of(error), text, _notes_of(error), where))
 
 
 def _same_arguments(copies: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
@@ -69,6 +69,10 @@ def _same_arguments(copies: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool
         and (not isinstance(argument, str | bytes | int) or copy == argument)
         for copy, argument in zip(copies, arguments, strict=True)
     )
+
+
+def _notes_of(error: BaseException) -> list[str]:
+    return [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
 
 
 def _text_of(error: BaseException) -> str:
@@ -81,7 +85,7 @@ def _text_of(error: BaseException) -> str:
 def rebuild_exception(data: bytes) -> BaseException:
     """Make the exception that a worker described, its traceback attached as the cause."""
     try:
-        pickled, name, text, trace, where = load_object(data)
+        pickled, name, text, trace, notes, where = load_object(data)
     except Exception as failure:  # noqa: BLE001  a stranger may have sent it
         return LoaderError(f"An exception of a worker could not be unpickled: {failure!r}.")
     error: Any = None
@@ -93,7 +97,15 @@ def rebuild_exception(data: bytes) -> BaseException:
     if isinstance(error, WorkerDied | LoaderTimeout):  # whose text has the worker's stack
         return _with_keys(error)
     BaseException.__setattr__(error, "__cause__", WorkerTraceback(trace))
+    _keep_notes(error, notes)
     return error
+
+
+def _keep_notes(error: BaseException, notes: Sequence[str]) -> None:
+    """For an error whose own ``__reduce__`` does not tell them."""
+    if not hasattr(error, "__notes__"):
+        for note in notes:
+            add_note(error, note)
 
 
 def _with_keys(error: WorkerDied | LoaderTimeout) -> BaseException:
@@ -126,6 +138,7 @@ def copy_exception(error: BaseException) -> BaseException:
     except Exception:  # noqa: BLE001  a user's class may not be made for it
         return error
     BaseException.__setattr__(copied, "__cause__", error.__cause__)  # frozen ones refuse it
+    _keep_notes(copied, _notes_of(error))
     return copied
 
 

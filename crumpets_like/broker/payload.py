@@ -26,7 +26,7 @@ import msgpack
 
 from .descriptors import arrived, attached
 from .memory import anonymous_file
-from .pickling import MAIN_NAMES, find_unpicklable, main_by_value, pickling_error
+from .pickling import MAIN_NAMES, cloud_pickler, find_unpicklable, main_by_value, pickling_error
 from .segment import align
 from .tensors import whole_reducers
 
@@ -176,18 +176,18 @@ def copy_template(template: Any) -> Any:
 def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str], list[int]]:
     import io
 
-    import cloudpickle
-
     modules: dict[str, None] = {}
     main_objects: dict[str, Any] = {}
     buffers: list[memoryview] = []
     main_by_value()
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+    base = cloud_pickler()
+
+    class Pickler(base):  # type: ignore[misc, valid-type]
         """Notes the modules that it meets, and the classes of ``__main__``."""
 
         dispatch_table: ClassVar[Any] = ChainMap(
-            {CodeType: _reduce_code, **whole_reducers()}, cloudpickle.Pickler.dispatch_table
+            {CodeType: _reduce_code, **whole_reducers()}, base.dispatch_table
         )
 
         def reducer_override(self, obj: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 
 __all__ = [
     "MAIN_NAMES",
+    "cloud_pickler",
+    "dump_by_value",
     "dump_for_workers",
     "dump_object",
     "dump_with",
@@ -34,10 +37,8 @@ def dump_for_workers(obj: Any) -> bytes:
     else:
         if not any(name.encode() in data for name in MAIN_NAMES):
             return data
-    import cloudpickle
-
     main_by_value()
-    return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]
+    return dump_by_value(obj)
 
 
 def main_by_value() -> None:
@@ -53,9 +54,37 @@ def dump_object(obj: Any) -> bytes:
     try:
         return pickle.dumps(obj, protocol=5)
     except Exception:  # noqa: BLE001  user code may raise anything; cloudpickle's error is shown
-        import cloudpickle
+        return dump_by_value(obj)
 
-        return cloudpickle.dumps(obj, protocol=5)  # type: ignore[no-any-return]
+
+@functools.cache
+def cloud_pickler() -> Any:
+    """The class of cloudpickle's pickler, but what travels by value keeps its ``__slots__``.
+
+    Without them a class is another one: its instances have a ``__dict__``, which those of the
+    original class cannot be given when they come back.
+    """
+    import cloudpickle
+    from cloudpickle.cloudpickle import _make_skeleton_class
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+        def reducer_override(self, obj: Any) -> Any:
+            reduced = super().reducer_override(obj)
+            if isinstance(reduced, tuple) and reduced[0] is _make_skeleton_class:
+                slots = vars(obj).get("__slots__")
+                if slots is not None:
+                    contents = reduced[1][3]  # what the class has from its beginning
+                    contents["__slots__"] = slots
+            return reduced
+
+    return Pickler
+
+
+def dump_by_value(obj: Any) -> bytes:
+    """Pickle by cloudpickle, which can do so with local classes and functions."""
+    file = io.BytesIO()
+    cloud_pickler()(file, protocol=5).dump(obj)
+    return file.getvalue()
 
 
 def dump_with(

@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +15,18 @@ def test_plain_pickle_where_it_can():
 
 def test_cloudpickle_where_it_must():
     assert load_object(dump_object(lambda: 7))() == 7
+
+
+def test_what_travels_by_value_keeps_its_slots():
+    class Slots:
+        __slots__ = {"__private": "", "value": "documented"}
+
+    value = Slots()
+    value.value = 5
+    data = dump_object(value)
+    code = f"import pickle; v = pickle.loads({data!r}); assert v.value == 5; v.other = 1"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "AttributeError: 'Slots' object has no attribute 'other'" in done.stderr
 
 
 def test_the_error_is_the_one_of_cloudpickle():

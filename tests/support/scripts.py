@@ -40,6 +40,23 @@ class Box:
 
 Pair = collections.namedtuple("Pair", "a b")
 
+@dataclasses.dataclass(slots=True)
+class Slots:
+    first: int
+    second: object
+
+class Private:
+    __slots__ = ("__hidden",)
+
+    def __init__(self, value):
+        self.__hidden = value
+
+    def value(self):
+        return self.__hidden
+
+class Above(Private):
+    __slots__ = ("more", "__dict__")
+
 class Result:
     class Inner:
         pass
@@ -70,7 +87,10 @@ class Rows(BufferWorker):
             batch[key].append(value)
 
 def more(sample):
-    return {"color": Color.RED, "box": Box([Box(sample)]), "pair": Pair(sample, 2), "class": Box}
+    above = Above(sample)
+    above.more, above.other = 2, 3
+    return {"color": Color.RED, "box": Box([Box(sample)]), "pair": Pair(sample, 2), "class": Box,
+            "slots": Slots(sample, Private(sample)), "above": above}
 
 def helper():
     return 7
@@ -80,6 +100,10 @@ for mini_batch in [*load(range(8), Mine()), *load(range(8), Rows())]:
     assert all(type(box) is type(box.content[0]) is Box for box in mini_batch["box"])
     assert all(type(pair) is Pair for pair in mini_batch["pair"])
     assert all(found is Box for found in mini_batch["class"])
+    for slots, above, pair in zip(mini_batch["slots"], mini_batch["above"], mini_batch["pair"]):
+        assert type(slots) is Slots and type(slots.second) is Private and type(above) is Above
+        assert slots.first == slots.second.value() == above.value() == pair.a
+        assert (above.more, above.other) == (2, 3)
 
 for mini_batch in load(range(8), Mine()):
     for result, function in zip(mini_batch["result"], mini_batch["function"]):
@@ -105,6 +129,9 @@ def make():
         def __init__(self, value):
             self.value = value
 
+    class Slots:
+        __slots__ = ("value",)
+
     class Data:
         def __len__(self):
             return 8
@@ -118,15 +145,18 @@ def make():
             self.transform = transform
 
         def process(self, sample):
-            return {"value": self.transform(sample) + offset, "object": Local(sample)}
+            slots = Slots()
+            slots.value = Local(sample)
+            return {"value": self.transform(sample) + offset, "object": slots}
 
-    return Data(), Mine, Local
+    return Data(), Mine, Local, Slots
 
-data, Mine, Local = make()
+data, Mine, Local, Slots = make()
 mini_batches = load(data, Mine(lambda value: 2 * value))
 assert [int(v) for m in mini_batches for v in m["value"]] == [100 + 2 * i for i in range(8)]
 objects = [o for m in mini_batches for o in m["object"]]
-assert all(type(o) is Local for o in objects), [type(o) for o in objects]
+assert all(type(o) is Slots for o in objects), [type(o) for o in objects]
+assert all(type(o.value) is Local for o in objects), [type(o.value) for o in objects]
 """
 )
 
