@@ -182,12 +182,13 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str], list[int]]:
     main_by_value()
 
     base = cloud_pickler()
+    tensors = whole_reducers()
 
     class Pickler(base):  # type: ignore[misc, valid-type]
         """Notes the modules that it meets, and the classes of ``__main__``."""
 
         dispatch_table: ClassVar[Any] = ChainMap(
-            {CodeType: _reduce_code, **whole_reducers()}, base.dispatch_table
+            {CodeType: _reduce_code, **tensors}, base.dispatch_table
         )
 
         def reducer_override(self, obj: Any) -> Any:
@@ -201,6 +202,8 @@ def _dump(obj: Any) -> tuple[bytes, list[memoryview], list[str], list[int]]:
                     modules[module] = None
             elif isinstance(obj, type(sys)):
                 modules[obj.__name__] = None
+            elif type(obj) in tensors:  # which are pickled as something else
+                modules["torch"] = None
             return super().reducer_override(obj)
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:

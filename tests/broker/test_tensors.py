@@ -158,3 +158,10 @@ def test_not_on_a_device(monkeypatch):
 def test_without_buffers_tensors_are_pickled_as_usual():
     value = torch.ones(5)
     assert torch.equal(load_object(dump_object(value)), value)
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(5), torch.ones(100_000), torch.ones(9)[::3]])
+def test_of_a_dataset_let_the_workers_import_torch_once_for_all(tensor):
+    payload = Payload({"dataset": [{"x": tensor}]})
+    payload.close()
+    assert "torch" in payload.modules
