@@ -179,7 +179,6 @@ class Broker:
             raise
         finally:
             self._stop_workers()
-            self._results.close(linger=0)  # whoever stops us does not wait for results
             end_context(self._context)
 
     # -- messages ------------------------------------------------------------------------

@@ -1,4 +1,11 @@
-"""Opening sockets, with the options that all of them share, and ending what they belong to."""
+"""Opening sockets, with the options that all of them share, and ending what they belong to.
+
+NOTE [Linger]. A socket that sends messages of several frames is not closed with ``linger=0``: if
+its peer goes away in the same moment, with a message half sent, libzmq aborts the whole process
+("Resource temporarily unavailable (src/session_base.cpp:233)"), here perhaps the training process.
+With time to linger it drops the rest of that message in peace. It takes this time only if the peer
+has gone, or does not read.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +20,7 @@ from .protocol import MOST_BYTES
 __all__ = ["LINGER", "end_context", "open_socket"]
 
 LINGER = 200  # milliseconds that last messages may take where nobody waits for them longer
+"""See NOTE [Linger]."""
 
 
 def open_socket(

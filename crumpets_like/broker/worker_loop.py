@@ -46,7 +46,7 @@ from .reading import Pickled
 from .runner import Runner
 from .settings import Settings
 from .snapshot import Place, load_snapshot
-from .sockets import end_context
+from .sockets import LINGER, end_context
 
 __all__ = ["serve", "worker_process"]
 
@@ -69,7 +69,7 @@ def serve(
     """
     owner = os.getpid()
     socket = context.socket(zmq.DEALER)
-    socket.linger = 0
+    socket.linger = LINGER
     socket.identity = b"%d-%d" % (worker_id, time.monotonic_ns())
     socket.connect(settings.worker_address)
     try:
@@ -82,7 +82,7 @@ def serve(
                 # Nobody sees a thread end, and a broker that binds late, or never, must not be the
                 # reason that its last words are lost, or that the end of the loader waits for it.
                 wait_readable(stop_descriptors, None)
-                socket.linger = 0
+                socket.linger = LINGER
             return
         if threading.current_thread() is threading.main_thread():
             # From here on the broker says when to end; until here the supervisor may at any time.

@@ -4,6 +4,8 @@ import pickle
 import signal
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import ClassVar
@@ -39,6 +41,7 @@ from crumpets_like.broker.segment import NO_SLOT
 from crumpets_like.broker.worker_loop import STARTING_UP, limit_threads, serve
 from tests.support.loading import Items, wait_until
 from tests.support.runner import Bench
+from tests.support.scenario import run_scenario
 from tests.support.sockets import Peers, addresses, in_thread
 
 TOKEN = b"secret"
@@ -405,3 +408,36 @@ def test_a_thread_of_the_training_process_changes_no_signal():
     with serving(Free()) as broker:
         broker.receive()
     assert signal.getsignal(STARTING_UP) is before
+
+
+class Large(Free):
+    def process(self, sample):
+        return {"x": [np.zeros(25_000) for _ in range(6)]}
+
+
+def end_together(rounds):
+    """End a worker and its broker in the same moment, with results half sent."""
+    for number in range(rounds):
+        with serving(Large()) as broker, ThreadPoolExecutor() as pool:
+            broker.receive()
+            for chunk in range(5):
+                message = Chunk(chunk, 0, Kind.INDICES, 0, [part(1)])
+                broker.send(message, np.zeros(1, np.int64).tobytes())
+            assert broker.router.poll(10_000)
+            gate = threading.Barrier(2)
+
+            def end(what, wait, gate=gate):
+                gate.wait()
+                stop = time.perf_counter() + wait
+                while time.perf_counter() < stop:
+                    pass
+                what()
+
+            apart = (number % 20 - 10) * 3e-5  # seconds
+            pool.submit(end, broker.wakeup.set, max(0, apart))
+            pool.submit(end, broker.router.close, max(0, -apart)).result()
+
+
+def test_results_that_are_half_sent_when_both_ends_close():
+    result = run_scenario(end_together, 50).check()
+    assert result.stderr == ""

@@ -85,7 +85,7 @@ def test_large_results_are_made_in_the_slot(make):
     assert 64 <= joined.data_ptr() - inside.ctypes.data < 1 << 19
     before = arena._next
     frames = encode({"": (joined,)}, arena)
-    assert len(frames) == 1
+    assert sum(map(len, frames)) < 500
     assert arena._next == before  # not copied
     (decoded,) = decode(frames, inside[64:])[""]
     assert torch.equal(decoded, joined)
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_made_elsewhere():
     arena = Arena(bytearray(1 << 12), 0, 0, 1 << 12)
     joined = collate_fast([np.ones(400)] * 4, arena)
     assert joined.shape == (4, 400)
-    assert len(encode({"": (joined,)}, arena)) == 2
+    assert len(encode({"": (joined,)}, arena)) == 3
 
 
 def test_gradients_are_left_to_torch():
