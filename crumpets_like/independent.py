@@ -73,23 +73,38 @@ class BatchIterator(Iterator[Any]):
     at_once : bool
         Whether that one is requested as soon as another is received, not when the next one is
         asked for.
+    goes_on : bool
+        Whether the pass goes on behind a batch that raises an error of its own.
+
+    Attributes
+    ----------
+    closed : bool
+        Whether there is nothing left to come.
     """
 
-    def __init__(self, engine: Engine, plan: EpochPlan, window: int, at_once: bool = True) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        plan: EpochPlan,
+        window: int,
+        at_once: bool = True,
+        goes_on: bool = False,
+    ) -> None:
         self._engine = engine
         self._at_once = at_once
+        self._goes_on = goes_on
         try:
             self._pass = engine.open(plan, window=window)
         except BaseException as error:
             self._distrust(error)
             raise
-        self._closed = False
+        self.closed = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        if self._closed:
+        if self.closed:
             raise StopIteration
         if self._engine.stopped:
             self.close()
@@ -103,7 +118,9 @@ class BatchIterator(Iterator[Any]):
                 self._engine.request(self._pass)
         except BaseException as error:
             self._distrust(error)
-            self.close()
+            goes_on = self._goes_on and not self._engine.stopped
+            if not (goes_on and self._engine.pass_over(self._pass)):
+                self.close()
             raise
         if batch is None:
             self.close()
@@ -121,10 +138,10 @@ class BatchIterator(Iterator[Any]):
 
     def close(self) -> None:
         """Drop what is left of the pass."""
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             self._engine.close_pass(self._pass)
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if not getattr(self, "closed", True):
             self._engine.abandon(self._pass)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from ..epochs import EpochPlan
 from ..errors import LoaderClosed, LoaderError, LoaderTimeout
+from .assembly import RawBatch
 from .contract import STOPPED_AT_EXIT, EngineFacts
 from .failures import copy_exception
 from .options import MOST_AHEAD, TINY_RING, EngineOptions
@@ -170,7 +171,22 @@ class Engine:
 
     def _retrieve(self, this: Pass) -> Any:
         """The next mini-batch, EMPTY or END."""
-        return self._parts.consumer.finish(self._receive(this))
+        this.awaited_came = False
+        raw = self._receive(this)
+        this.awaited_came = isinstance(raw, RawBatch)
+        return self._parts.consumer.finish(raw)
+
+    def pass_over(self, this: Pass) -> bool:
+        """Go on behind a batch, of one mini-batch, that has raised an error of its own.
+
+        False if the error was not that.
+        """
+        if not this.awaited_came:
+            return False
+        self._parts.producer.retrieved(this)
+        _, samples, this.mark = this.counts.popleft()
+        this.delivered += samples
+        return True
 
     def _receive(self, this: Pass) -> Any:
         """What comes next."""

@@ -89,6 +89,8 @@ class Pass:
         Whether it was dropped; whether another thread wants it to be left.
     requested, retrieved : int
         Mini-batches.
+    awaited_came : bool
+        Whether the mini-batch that was asked for last has come: then an error was its own.
     partial : list
         Mini-batches of a batch that is not complete yet.
     thread : threading.Thread or None
@@ -110,6 +112,7 @@ class Pass:
         self.interrupted = False
         self.requested = 0
         self.retrieved = 0
+        self.awaited_came = False
         self.successor: Pass | None = None
         self.partial: list[Any] = []
         self.thread: threading.Thread | None = None

@@ -77,8 +77,8 @@ def _convert(batch: Any) -> Any:
 
 
 def _usable(array: NDArray[Any]) -> NDArray[Any]:
-    """The array, or a copy where torch could not take it: writable and without negative strides."""
-    return np.require(array, requirements=["C", "W"])
+    """The array, or a copy that torch can take: writable, without negative strides, native."""
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
 
 
 def _pin(batch: Any) -> Any:

@@ -245,6 +245,8 @@ class Transfer:
     def begin(self, mini_batch: dict[str, Any], part: int = 0) -> Pending:
         """Begin to copy the arrays and tensors of a mini-batch.
 
+        What is begun early may be used when the caller has left its ``inference_mode``.
+
         Parameters
         ----------
         mini_batch : dict
@@ -263,16 +265,23 @@ class Transfer:
                 value = value.copy()  # else it would keep the slot as long as the caller keeps it
             values[name] = value
         held = list(sources.values())
+        with torch.inference_mode(False) if device.ahead else _NOTHING:
+            tensors, event = self._copy(device, held)
+            values.update(zip(sources, tensors, strict=True))
+            if self._function is not None:
+                with named(f"crumpets_like: augment on {device.device}"):
+                    values, event = device.apply(self._function, values)
+                tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
+        return Pending(values, tensors, event, device)
+
+    def _copy(
+        self, device: Device, held: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], Event | None]:
         with named(f"crumpets_like: copy to {device.device}") if device.copies else _NOTHING:
             tensors, event = device.copy(held)
         if event is not None:
             self._under_way.append((event, held))
-        values.update(zip(sources, tensors, strict=True))
-        if self._function is not None:
-            with named(f"crumpets_like: augment on {device.device}"):
-                values, event = device.apply(self._function, values)
-            tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
-        return Pending(values, tensors, event, device)
+        return tensors, event
 
     def finish(self, pending: Pending) -> dict[str, Any]:
         """The mini-batch, for the caller to use at once."""

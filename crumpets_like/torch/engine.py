@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..broker.assembly import RawBatch
+from ..broker.contract import EngineFacts
 from ..broker.engine import Engine
 from ..broker.local import LocalEngine, LocalPass
 from ..broker.options import EngineOptions
@@ -46,7 +47,7 @@ class DeviceEngine(Engine):
         function: Function | None = None,
     ) -> None:
         super().__init__(options)
-        self._ahead: dict[int, deque[RawBatch | Pending | Exception]] = {}
+        self._ahead: dict[int, deque[RawBatch | dict[str, Any] | Pending | Exception]] = {}
         try:
             # Now that the workers are on their way: they are forked from a process without CUDA.
             self._transfer = Transfer(open_devices(devices), function)
@@ -76,21 +77,32 @@ class DeviceEngine(Engine):
             self._parts.consumer.raise_known(item)
         return self._transfer.finish(item) if isinstance(item, Pending) else item
 
-    def _look_ahead(self, this: Pass, ahead: deque[RawBatch | Pending | Exception]) -> None:
-        """Begin to copy what is finished; whatever is not just arrays waits for its turn."""
-        while (raw := this.stream.get_ready()) is not None:
+    def _look_ahead(self, this: Pass, ahead: deque[Any]) -> None:
+        """Begin to copy what is finished; whatever is not just arrays waits for its turn.
+
+        So does that for which the device has no memory now, and all behind it.
+        """
+        while not (ahead and isinstance(ahead[-1], dict)):
+            raw = this.stream.get_ready()
+            if raw is None:
+                return
             if raw.status == Status.DONE and not raw.skipped:
                 ahead.append(self._begin(this, raw, len(ahead) + 1))
             else:
                 ahead.append(raw)
 
-    def _begin(self, this: Pass, raw: Any, behind: int) -> Any:
+    def _begin(self, this: Pass, item: Any, behind: int) -> Any:
         """Begin to copy; the error, if that fails, for its turn. EMPTY and END are passed on."""
         try:
-            mini_batch = self._parts.consumer.finish(raw)
+            mini_batch = item if isinstance(item, dict) else self._parts.consumer.finish(item)
             if mini_batch is EMPTY or mini_batch is END:
                 return mini_batch
-            return self._transfer.begin(mini_batch, self._part(this, behind))
+            try:
+                return self._transfer.begin(mini_batch, self._part(this, behind))
+            except torch.OutOfMemoryError:
+                if not behind:
+                    raise
+                return mini_batch  # the caller may have let go of some memory by its turn
         except Exception as error:  # noqa: BLE001  also what unpickling raises
             return error
 
@@ -103,6 +115,11 @@ class DeviceEngine(Engine):
             number -= this.counts[batch][0]
             batch += 1
         return number
+
+    def facts(self) -> EngineFacts:
+        """As :meth:`Engine.facts`; copies that are done hold nothing."""
+        self._transfer.release()
+        return super().facts()
 
     def _wait_for_slot(self, this: Pass) -> None:
         if not self._transfer.wait():

@@ -136,12 +136,14 @@ class _Recorded(_BaseDataLoaderIter):
             record.over = True
             raise
         self._course.note_first(record)
-        # (Without workers batches may have been made in vain before, which raised.)
-        here = not (self._num_workers or self._streams)
-        record.receive(self._sampler_iter.count if here else None)
+        record.receive(None if self._streams else self._count())
         return batch
 
     def _make(self) -> Any:
+        raise NotImplementedError
+
+    def _count(self) -> int:
+        """Batches of the pass up to this one, those that were made in vain, and raised, too."""
         raise NotImplementedError
 
 
@@ -174,6 +176,7 @@ class WorkersIterator(_Recorded):
         self._IterableDataset_len_called = loader._IterableDataset_len_called
         self._begin(loader, record, place)
         self._raised = False
+        self._made = self._record.received
         if pool.persistent:
             pool.persistent["_base_seed"] = self._base_seed  # a state may have brought another
         if not self.left:
@@ -199,7 +202,7 @@ class WorkersIterator(_Recorded):
             self._record.received,
         )
         window = loader.prefetch_factor * loader.num_workers
-        self._batches = BatchIterator(engine, self._plan, window)
+        self._batches = BatchIterator(engine, self._plan, window, goes_on=not self._streams)
         if self._streams and place is not None:
             self._skip_batches(place["received"])
 
@@ -224,10 +227,15 @@ class WorkersIterator(_Recorded):
         except StopIteration:
             raise
         except BaseException:
-            self._raised = True
+            self._raised = self._batches.closed
+            self._made += 1
             raise
+        self._made += 1
         (batch,) = made
         return _pinned(self, batch)
+
+    def _count(self) -> int:
+        return self._made
 
 
 class CallerIterator(_Recorded, _SingleProcessDataLoaderIter):
@@ -256,6 +264,10 @@ class CallerIterator(_Recorded, _SingleProcessDataLoaderIter):
                 self._dataset, self._auto_collation, self._collate_fn, self._drop_last
             )
             self._skip_batches(place["received"])
+
+    def _count(self) -> int:
+        count: int = self._sampler_iter.count
+        return count
 
     def _make(self) -> Any:
         keys = next(self._sampler_iter)

@@ -13,6 +13,7 @@ from ..broker.options import EngineOptions
 from ..broker.snapshot import Snapshot, reachable
 from ..course import Course
 from ..passes import EpochPlan
+from .collating import foreign_collate_functions
 from .replicas import FetchWorker, Keys, Modes
 
 __all__ = ["Pool"]
@@ -65,21 +66,22 @@ class Pool:
         """
         context = loader.multiprocessing_context
         start_method = "forkserver" if context is None else context.get_start_method()
-        options = (loader.num_workers, loader.timeout, loader.in_order, start_method)
-        engine = self._engine
-        fits = engine is not None and engine.usable and options == self._options
-        if engine is not None and fits and (snapshot is self._first or reachable()):
-            return engine
-        self._engine = engine = None
         modes = Modes(
             loader.num_workers,
             loader.batch_sampler is not None,
             loader.drop_last,
             loader.seed_globals,
         )
+        taught = foreign_collate_functions()
+        options = (modes, loader.timeout, loader.in_order, start_method, taught)
+        engine = self._engine
+        fits = engine is not None and engine.usable and options == self._options
+        if engine is not None and fits and (snapshot is self._first or reachable()):
+            return engine
+        self._engine = engine = None
         engine = Engine(
             EngineOptions(
-                FetchWorker(snapshot, modes),
+                FetchWorker(snapshot, modes, taught),
                 Keys(),
                 1,
                 loader.num_workers,

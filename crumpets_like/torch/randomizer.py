@@ -169,8 +169,11 @@ def _make_tables(image: torch.Tensor, augmentation: Sequence[Mapping[str, Any]])
 
 
 def _send(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """A copy on the device. CUDA takes it from here at once, and nothing waits for its arrival."""
-    return torch.from_numpy(array).to(device, non_blocking=device.type == "cuda")
+    """A copy on the device, whose arrival nothing waits for."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":  # from ordinary memory the driver may wait for the stream
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def _autocast_off(kind: str) -> Any:
@@ -252,6 +255,8 @@ def _uniform(keys: torch.Tensor, starts: list[int], height: int, width: int) -> 
 def _blur(values: torch.Tensor, tables: _Tables, rows: torch.Tensor) -> torch.Tensor:
     """As :func:`crumpets_like.workers.pixels.blur`; each channel of each image is a group."""
     count, channels, *size = values.shape
+    if count * channels == 1:  # no group of several, which cuDNN would blur with TF32's ten bits
+        values = values.double()
     kernels = tables.kernels[rows, None, :].expand(-1, channels, -1).to(values.dtype)
     radius = kernels.shape[2] // 2
     blurred = values.reshape(1, count * channels, *size)

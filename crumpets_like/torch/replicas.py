@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from .. import seeding
 from ..broker.snapshot import Place, Snapshot, load_snapshot
 from ..broker.worker import Worker
-from .collating import foreign_collate_functions
 from .fetching import Fetcher, StreamFetcher, make_fetcher
 
 __all__ = ["FetchWorker", "Keys", "Modes", "Request"]
@@ -128,15 +128,22 @@ class FetchWorker(Worker):
         Of the dataset and the functions, for iterators that began before they changed.
     modes : Modes
         Of the loader.
+    collate_functions : dict
+        What the user has taught torch's collate function.
     """
 
     _crumpets_unit = "batch"
 
-    def __init__(self, snapshot: Snapshot, modes: Modes) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        modes: Modes,
+        collate_functions: Mapping[Any, Callable[..., Any]],
+    ) -> None:
         self._inherited: Any = snapshot  # a Place in the workers
         # Modules that are named here are imported once, before workers are forked.
         self._modules = [sys.modules[name] for name in snapshot.modules]
-        self._collate_functions = foreign_collate_functions()
+        self._collate_functions = collate_functions
         self._modes = modes
         self._replicas: dict[int, Replica] = {}
         self._current: Replica | None = None

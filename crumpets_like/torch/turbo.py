@@ -50,7 +50,8 @@ class TorchTurboDataLoader(TurboDataLoader):
         the caller's thread, which on the CPU is a warning.
     shared_memory : bool or int
         As for :class:`TurboDataLoader`. For CUDA devices the buffers are page-locked, and there
-        are never more: the caller holds none.
+        are never more: the caller holds none. (Lists and dicts of arrays that `Worker.process`
+        returned stay in their buffers; of these there may be more.)
     **options
         All keyword options of :class:`TurboDataLoader`.
 

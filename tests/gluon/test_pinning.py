@@ -41,16 +41,19 @@ def test_what_becomes_a_tensor():
     readonly.flags.writeable = False
 
     def batchify(data):
-        return (readonly, np.arange(3)[::-1], np.array("text"), {"x": np.zeros(2)}, "name", 5)
+        swapped = np.arange(3, dtype=">i4")
+        arrays = (readonly, np.arange(3)[::-1], swapped)
+        return (*arrays, np.array("text"), {"x": np.zeros(2)}, "name", 5)
 
     with pytest.warns(UserWarning, match=WARNING):
         loader = DataLoader([0], 1, pin_memory=True, batchify_fn=batchify)
     (batch,) = loader
     assert type(batch) is list
-    assert [item.tolist() for item in batch[:2]] == [[0, 1, 2], [2, 1, 0]]
-    assert type(batch[2]) is np.ndarray
-    assert type(batch[3]["x"]) is torch.Tensor
-    assert batch[4:] == ["name", 5]
+    assert [type(item) for item in batch[:3]] == [torch.Tensor] * 3
+    assert [item.tolist() for item in batch[:3]] == [[0, 1, 2], [2, 1, 0], [0, 1, 2]]
+    assert type(batch[3]) is np.ndarray
+    assert type(batch[4]["x"]) is torch.Tensor
+    assert batch[5:] == ["name", 5]
 
 
 @pytest.fixture

@@ -41,7 +41,9 @@ class SlowDevice(Device):
     refuses : bool
         Whether pages cannot be locked.
     fails_at : int, optional
-        Number of the mini-batch whose copy raises an exception.
+        Number of the mini-batch whose copy raises an exception, once.
+    error : type of Exception
+        Which one.
 
     Attributes
     ----------
@@ -51,12 +53,19 @@ class SlowDevice(Device):
         Numbers of those that the caller got, in order.
     locked : int
         Bytes of page-locked memory.
+    modes : set of bool
+        Whether copies began in torch's inference mode.
     """
 
     ahead = True
 
     def __init__(
-        self, lag: int | None = None, *, refuses: bool = False, fails_at: int | None = None
+        self,
+        lag: int | None = None,
+        *,
+        refuses: bool = False,
+        fails_at: int | None = None,
+        error: type[Exception] = MemoryError,
     ) -> None:
         super().__init__(torch.device("cpu"))
         self.copies = True
@@ -66,12 +75,15 @@ class SlowDevice(Device):
         self._lag = lag
         self._refuses = refuses
         self._fails_at = fails_at
+        self._error = error
+        self.modes: set[bool] = set()
         self._work: list[list[tuple[int, torch.Tensor]]] = []
 
     def copy(self, sources: list[torch.Tensor]) -> tuple[list[torch.Tensor], Event | None]:
         if self.begun == self._fails_at:
             self._fails_at = None
-            raise MemoryError("the device is full")
+            raise self._error("the device is full")
+        self.modes.add(torch.is_inference_mode_enabled())
         tensors = [torch.full_like(source, 0) for source in sources]
         self._work.append(
             [(source.data_ptr(), to) for source, to in zip(sources, tensors, strict=True)]

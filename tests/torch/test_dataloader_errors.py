@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
 import signal
 import threading
 import time
@@ -37,9 +38,50 @@ class TestErrors:
         with pytest.raises(ZeroDivisionError) as caught:
             next(iterator)
         assert "epoch 0: sample with index 7" in caught.value.__notes__[0]
-        assert list(iterator) == []
+        assert [batch.tolist() for batch in iterator] == [[-1, -1]]  # it goes on, as torch's does
         with pytest.raises(ZeroDivisionError):
             values(loader)
+
+    @pytest.mark.parametrize("nworkers", [0, 2])
+    def test_a_pass_goes_on_behind_them(self, nworkers):
+        def run(make, place=None, stop=None):
+            loader = make(Made(lambda i: 7 // (i % 5)), 2, num_workers=nworkers)
+            if place:
+                loader.load_state_dict(place)
+            iterator, seen, states = iter(loader), [], []
+            while stop is None or len(seen) < stop:
+                try:
+                    seen.append(next(iterator).tolist())
+                except ZeroDivisionError:
+                    seen.append(None)
+                except StopIteration:
+                    break
+                states.append(make is DataLoader and loader.state_dict())
+            if make is DataLoader:
+                loader.close()
+            return seen, states
+
+        expected, _ = run(data.DataLoader)
+        assert expected == [None, [3, 2], None, [7, 3], [2, 1]]
+        seen, states = run(DataLoader)
+        assert seen == expected
+        for number, state in enumerate(states[:-1]):
+            came = max(n + 1 for n in range(-1, number + 1) if n < 0 or seen[n])
+            rest, _ = run(DataLoader, state)
+            assert rest == expected[came:], "what was raised last is tried again"
+
+    def test_a_stream_ends_with_them(self, load):
+        class Stream(data.IterableDataset):
+            def __iter__(self):
+                yield 1
+                raise OSError("no more")
+
+        loader = load(Stream(), batch_size=1, num_workers=1)
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [1]
+        with pytest.raises(OSError, match="no more"):
+            next(iterator)
+        assert list(iterator) == []
 
     def test_of_collate_fn_tell_the_batch(self, load):
         def collate(samples):
@@ -223,7 +265,19 @@ class TestArguments:
         def negative(batch, *, collate_fn_map=None):
             return -torch.tensor(batch)
 
-        monkeypatch.setitem(default_collate_fn_map, int, negative)
         loader = DataLoader(Made(), 5, num_workers=1)  # not forked: it has to be told
+        assert values(loader) == [*range(10)]
+        monkeypatch.setitem(default_collate_fn_map, int, negative)
         assert values(loader) == [-i for i in range(10)]
         loader.close()
+
+    def test_seed_globals_may_be_set_later(self):
+        seen = []
+        for num_workers in (0, 2):
+            loader = DataLoader(Made(lambda _: random.random()), 5, num_workers=num_workers)
+            values(loader)
+            loader.seed_globals = True
+            torch.manual_seed(0)
+            seen.append(values(loader))
+            loader.close()
+        assert seen[0] == seen[1]

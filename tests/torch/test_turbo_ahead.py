@@ -65,6 +65,27 @@ class TestAhead:
         for number, (_, (mini_batch,)) in enumerate(kept):
             check_numbers(mini_batch, 4 * number, 4)
 
+    def test_copies_that_are_done_hold_no_buffers(self, slow):
+        with fork(Numbers(80), 4, Rows(), 2) as loader:
+            for _ in loader:
+                pass
+            assert loader.statistics().buffers_held == 20
+            slow.synchronize()
+            assert loader.statistics().buffers_held == 0
+
+    @both
+    def test_what_is_begun_in_inference_mode_may_be_used_outside(self, slow, nworkers):
+        with fork(Numbers(80), 4, Rows(), nworkers) as loader:
+            iterator = iter(loader)
+            with torch.inference_mode():
+                next(iterator)
+                if nworkers:
+                    assert wait_until(lambda: loader.statistics().buffers_ready > 1)
+                next(iterator)
+            for _, (mini_batch,) in iterator:
+                assert not mini_batch["x"].is_inference()
+        assert slow.modes == {False}
+
     def test_copies_of_all_that_is_finished_begin_ahead(self, monkeypatch):
         slow = SlowDevice(lag=1)
         use_devices(monkeypatch, slow)
@@ -188,6 +209,18 @@ class TestErrors:
             assert loader._engine is engine  # nothing had to start anew
             device.synchronize()
         check_numbers(kept[7], 28, 4)
+
+    @pytest.mark.parametrize("number", [0, 5])
+    def test_a_copy_ahead_for_which_there_is_no_memory_yet(self, monkeypatch, number):
+        device = SlowDevice(fails_at=number, error=torch.OutOfMemoryError)
+        use_devices(monkeypatch, device)
+        with fork(Numbers(80), 4, Rows(), 2) as loader:
+            kept, error = received(loader)
+            device.synchronize()
+        assert len(kept) == (20 if number else 0)
+        assert isinstance(error, type(None) if number else torch.OutOfMemoryError)
+        for number, mini_batch in enumerate(kept):
+            check_numbers(mini_batch, 4 * number, 4)
 
     @pytest.mark.parametrize(("worker", "kind"), [(Bad(24), KeyError), (Unpicklable(), ValueError)])
     def test_a_sample_that_fails_is_raised_in_its_turn(self, slow, worker, kind):
