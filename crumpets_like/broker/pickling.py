@@ -111,19 +111,21 @@ def pickling_error(text: str, error: Exception) -> Exception:
     return kind(text)
 
 
-def find_unpicklable(value: Any, path: str) -> str | None:
-    """Path of the innermost attribute or item that cannot be pickled, or None."""
-    return _find(value, path, _MOST_DEPTH, set())
+def find_unpicklable(
+    value: Any, path: str, dump: Callable[[Any], Any] = dump_by_value
+) -> str | None:
+    """Path of the innermost attribute or item that `dump` cannot pickle, or None."""
+    return _find(value, path, dump, _MOST_DEPTH, set())
 
 
-def _find(value: Any, path: str, depth: int, seen: set[int]) -> str | None:
-    import cloudpickle
-
+def _find(
+    value: Any, path: str, dump: Callable[[Any], Any], depth: int, seen: set[int]
+) -> str | None:
     if id(value) in seen or depth == 0:
         return None
     seen.add(id(value))
     try:
-        cloudpickle.dumps(value)
+        dump(value)
     except Exception:  # noqa: BLE001  pickling runs user code, which may raise anything
         pass
     else:
@@ -136,7 +138,7 @@ def _find(value: Any, path: str, depth: int, seen: set[int]) -> str | None:
     elif getattr(getattr(value, "dtype", None), "hasobject", False):
         children += [(f"{path}.flat[{number}]", item) for number, item in enumerate(value.flat)]
     for child_path, child in children:
-        found = _find(child, child_path, depth - 1, seen)
+        found = _find(child, child_path, dump, depth - 1, seen)
         if found:
             return found
     return path

@@ -378,13 +378,17 @@ class Runner:
                 name, results = "batch", [dict(zip(columns, v, strict=True)) for v in values]
             rows = (row for row in range(part.size) if row not in self._settling.skipped)
             for row, result in zip(rows, results, strict=False):
-                if path := find_unpicklable(result, name):
+                if path := find_unpicklable(result, name, _dump):
                     self._standing.enter(Stage.SAMPLE, part.position + row)
                     break
             else:
-                path = find_unpicklable(columns, "batch")
+                path = find_unpicklable(columns, "batch", _dump)
             if path is None:
                 raise
             what = "cannot be sent to the training process"
             knob = "Return arrays and plain values, or leave it out in __getstate__."
             raise pickling_error(f"{path} {what} ({error}). {knob}", error) from error
+
+
+def _dump(value: Any) -> Any:
+    return encode({"": value}, None)

@@ -259,7 +259,9 @@ class Transfer:
         sources: dict[str, torch.Tensor] = {}
         for name, value in mini_batch.items():
             tensor = as_tensor(value)
-            if tensor is not None:
+            if tensor is not None and not _is_plain(tensor):
+                value = tensor.to(device.device)
+            elif tensor is not None:
                 sources[name] = tensor
             elif isinstance(value, np.ndarray) and device.copies:
                 value = value.copy()  # else it would keep the slot as long as the caller keeps it
@@ -334,6 +336,11 @@ def as_tensor(value: Any) -> torch.Tensor | None:
         except (TypeError, ValueError):  # the dtype, the byte order
             return None
     return None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is its bytes: a sparse one cannot be page-locked, nor recorded."""
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def check_devices(device: Any, num_mini_batches: int) -> list[torch.device]:

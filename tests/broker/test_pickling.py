@@ -1,3 +1,4 @@
+import json
 import pickle
 import subprocess
 import sys
@@ -61,6 +62,11 @@ class TestFindUnpicklable:
         assert find_unpicklable(wrap(open), "x") is None
         generator = (i for i in ())
         assert find_unpicklable(wrap(generator), "x") == path
+
+    def test_what_another_way_of_pickling_cannot(self):
+        value = {"a": [1, {2}]}
+        assert find_unpicklable(value, "x") is None
+        assert find_unpicklable(value, "x", json.dumps) == "x['a'][1]"
 
     def test_slots(self):
         value = Slotted()

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from crumpets_like import LoaderClosed, LoaderError  # noqa: E402
+from crumpets_like import LoaderClosed, LoaderError, Worker  # noqa: E402
 from tests.support.devices import (  # noqa: E402
     Mixed,
     SlowDevice,
@@ -141,11 +141,31 @@ class TestAhead:
             assert mini_batch["when"].astype(int).tolist() == rows
             assert mini_batch["name"] == list(map(str, rows))
 
+    def test_sparse_and_nested_tensors(self, slow):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nested ones are a prototype
+            with fork(Numbers(40), 4, Odd(), 2) as loader:
+                kept = [mini_batch for _, (mini_batch,) in loader]
+        for number, mini_batch in enumerate(kept):
+            assert torch.equal(mini_batch["sparse"].to_dense(), torch.eye(3) * number)
+            assert mini_batch["sparse"].layout is torch.sparse_coo
+            assert [len(part) for part in mini_batch["nested"].unbind()] == [2, 3]
+
     def test_without_shared_memory(self, slow):
         with fork(Numbers(40), 4, Rows(), 1, shared_memory=False) as loader:
             kept = [mini_batch for _, (mini_batch,) in loader]
             slow.synchronize()
         check_numbers(kept[9], 36, 4)
+
+
+class Odd(Worker):
+    def process(self, sample):
+        return {"number": int(sample) // 4}
+
+    def collate(self, results):
+        parts = [torch.ones(2), torch.ones(3)]
+        sparse = (torch.eye(3) * results[0]["number"]).to_sparse()
+        return {"sparse": sparse, "nested": torch.nested.nested_tensor(parts)}
 
 
 def batch_sizes(count):
