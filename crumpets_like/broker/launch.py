@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from ..errors import LoaderError
 from .interrupts import interrupts_deferred
-from .processes import BROKER_DIED, death_descriptor, thread_limits, wait_readable
+from .processes import BROKER_DIED, death_descriptor, search_path, thread_limits, wait_readable
 from .settings import MOST_DESCRIPTORS, Settings
 
 __all__ = ["SupervisorHandle", "interpreter_command"]
@@ -34,11 +34,7 @@ def interpreter_command(call: str) -> list[str]:
             "sys.executable is empty (an embedded Python?), so no fresh interpreter can be "
             'started: set it, or use start_method="fork" or "thread".'
         )
-    try:
-        path = [os.path.abspath(entry) for entry in sys.path]
-    except FileNotFoundError:  # the working directory is gone
-        path = [entry for entry in sys.path if os.path.isabs(entry)]
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {call}"]
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {search_path()!r}; {call}"]
 
 
 def _above_standard(end: socket.socket) -> socket.socket:

@@ -137,6 +137,9 @@ class Parts:
             trainer=os.getpid(),
             modules=payload.modules + seeded,
             folders=payload.folders,
+            arguments=[
+                argument for argument in getattr(sys, "argv", ()) if isinstance(argument, str)
+            ],
             levels=levels(),
             shared=payload.descriptors,
         )

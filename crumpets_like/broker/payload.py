@@ -12,6 +12,7 @@ one file offset between all workers, and they would read each other's records.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import mmap
 import os
@@ -27,6 +28,7 @@ import msgpack
 from .descriptors import arrived, attached
 from .memory import anonymous_file
 from .pickling import MAIN_NAMES, cloud_pickler, find_unpicklable, main_by_value, pickling_error
+from .processes import search_path
 from .segment import align
 from .tensors import whole_reducers
 
@@ -241,12 +243,13 @@ def _reduce_code(code: CodeType) -> Any:
 
 def _folders(modules: list[str]) -> list[str]:
     """Folders of the top-level packages of some modules that are not on the search path."""
-    known = {os.path.abspath(entry) for entry in sys.path}
+    known = set(search_path())
     folders: dict[str, None] = {}
     for name in {name.partition(".")[0]: None for name in modules}:
         module = sys.modules.get(name)
         places = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None)]
-        folders |= {os.path.dirname(os.path.abspath(place)): None for place in places if place}
+        with contextlib.suppress(FileNotFoundError):  # the working directory is gone
+            folders |= {os.path.dirname(os.path.abspath(place)): None for place in places if place}
     return [folder for folder in folders if folder not in known]
 
 

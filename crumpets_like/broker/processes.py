@@ -24,6 +24,7 @@ __all__ = [
     "death_descriptor",
     "die_with_parent",
     "name_process",
+    "search_path",
     "thread_count",
     "thread_limits",
     "wait_readable",
@@ -134,6 +135,14 @@ def die_with_parent(signal_number: int, parent: int) -> None:
 def name_process(name: str) -> None:
     """Set the name that ``ps`` and ``top`` show (Linux, at most 15 bytes)."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def search_path() -> list[str]:
+    """The module search path, without what is relative to a working directory that is gone."""
+    try:
+        return [os.path.abspath(entry) for entry in sys.path]
+    except FileNotFoundError:
+        return [entry for entry in sys.path if os.path.isabs(entry)]
 
 
 def thread_limits(threads: int) -> dict[str, str]:

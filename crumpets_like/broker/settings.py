@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import msgpack
 
 from .segment import RingGeometry
 
-__all__ = ["MOST_DESCRIPTORS", "Settings"]
+__all__ = ["MOST_DESCRIPTORS", "UNICODE_ERRORS", "Settings"]
 
 MOST_DESCRIPTORS = 250  # that one message takes: Linux allows 253
+UNICODE_ERRORS = "surrogateescape"  # names of files need not be UTF-8
 
 
 class Settings(NamedTuple):
@@ -41,6 +43,7 @@ class Settings(NamedTuple):
     trainer: int  # process id of the training process
     modules: list[str]  # to import before workers are forked
     folders: list[str]  # more places to find modules in
+    arguments: list[str]  # sys.argv
     levels: dict[str, int]  # of the training process's loggers
     shared: list[int]  # descriptors that the dataset attached to the payload
     ring: int = -1  # descriptor of the ring
@@ -48,12 +51,16 @@ class Settings(NamedTuple):
 
     def pack(self) -> bytes:
         """Encode."""
-        return msgpack.packb(self)  # type: ignore[no-any-return]
+        return msgpack.packb(self, unicode_errors=UNICODE_ERRORS)  # type: ignore[no-any-return]
 
     @classmethod
     def unpack(cls, data: bytes) -> Settings:
         """Decode what :meth:`pack` made."""
-        return cls._make(msgpack.unpackb(data))
+        return cls._make(msgpack.unpackb(data, unicode_errors=UNICODE_ERRORS))
+
+    def apply(self) -> None:
+        """Let a fresh interpreter have what user code expects to find in it."""
+        sys.argv[:] = self.arguments
 
     @property
     def geometry(self) -> RingGeometry:

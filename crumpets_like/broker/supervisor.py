@@ -36,7 +36,7 @@ from .processes import (
     thread_count,
     wait_readable,
 )
-from .settings import MOST_DESCRIPTORS, Settings
+from .settings import MOST_DESCRIPTORS, UNICODE_ERRORS, Settings
 
 __all__ = ["main", "supervise"]
 
@@ -111,7 +111,7 @@ def _receive_settings(channel: socket.socket) -> Settings | None:
     while mark == b"!":
         mark, some, _, _ = socket.recv_fds(channel, 1, MOST_DESCRIPTORS)
         descriptors += some
-    unpacker = msgpack.Unpacker()
+    unpacker = msgpack.Unpacker(unicode_errors=UNICODE_ERRORS)
     while data := channel.recv(1 << 16):
         unpacker.feed(data)
         for fields in unpacker:
@@ -137,6 +137,7 @@ class _Worker(NamedTuple):
 
 class _Supervisor:
     def __init__(self, settings: Settings, channel: socket.socket) -> None:
+        settings.apply()
         self._settings = settings
         self._channel = channel
         self._pid = os.getpid()
@@ -398,5 +399,6 @@ def spawned(
     from .worker_loop import worker_process
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    data = os.pread(settings, os.fstat(settings).st_size, 0)
-    worker_process(Settings.unpack(data), worker_id, start, parent, broker, dump)
+    unpacked = Settings.unpack(os.pread(settings, os.fstat(settings).st_size, 0))
+    unpacked.apply()
+    worker_process(unpacked, worker_id, start, parent, broker, dump)

@@ -231,7 +231,17 @@ assert values == list(range(1, 9)), values
 os.chdir("..")
 import shutil
 shutil.rmtree("late")
-shutil.rmtree("elsewhere")
+sys.path.remove("late")
+sys.path.insert(0, "")
+os.chdir("elsewhere")
+os.rmdir("../elsewhere")
+sys.argv.append("\\udcff")  # the name of a file, perhaps
+
+class Tells(Worker):
+    def process(self, sample):
+        return {"arguments": sys.argv}
+
+assert load(range(4), Tells(), 4)[0]["arguments"] == [sys.argv] * 4
 """
 )
 
