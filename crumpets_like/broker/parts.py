@@ -185,9 +185,10 @@ class Parts:
         if hasattr(self, "producer"):
             for this in self.passes.values():
                 self.producer.cancel(this)
-            self.producer.stop()
-        if self._threads is not None:
+        if self._threads is not None:  # before the broker, which takes their last answers
             self._threads.stop(_STOP_SECONDS)
+        if hasattr(self, "producer"):
+            self.producer.stop()
         if hasattr(self, "_supervisor"):
             self._supervisor.end(max(0.1, deadline - time.monotonic()))
         if hasattr(self, "consumer"):  # until now it has received what workers log at their end

@@ -62,10 +62,11 @@ def serve(
     worker_id: int,
     stop_descriptors: list[int],
     start: int = 0,
-) -> None:
+) -> bool:
     """Serve chunks until the broker says stop or one of `stop_descriptors` is readable.
 
     `start` is the number of this process among all workers that were started; 0: a thread.
+    Returns whether the broker has yet to receive an error that ended this worker.
     """
     owner = os.getpid()
     socket = context.socket(zmq.DEALER)
@@ -83,7 +84,7 @@ def serve(
                 # reason that its last words are lost, or that the end of the loader waits for it.
                 wait_readable(stop_descriptors, None)
                 socket.linger = LINGER
-            return
+            return True
         if threading.current_thread() is threading.main_thread():
             # From here on the broker says when to end; until here the supervisor may at any time.
             signal.signal(STARTING_UP, signal.SIG_IGN)
@@ -94,11 +95,11 @@ def serve(
             poller.register(descriptor, zmq.POLLIN)
         while True:
             if dict(poller.poll()).keys() & set(stop_descriptors):
-                return  # also if there is work left: nobody wants it any more
+                return False  # also if there is work left: nobody wants it any more
             message, *frames = socket.recv_multipart()
             request = unpack(message, frames, token=settings.token)
             if isinstance(request, Stop):
-                return
+                return False
             if isinstance(request, NewDataset):
                 try:
                     _load_dataset(runner, frames[0])
@@ -107,7 +108,7 @@ def serve(
                         f"While the new state of the dataset was unpickled in worker {worker_id}."
                     )
                     _report(socket, worker_id, error, note, settings)
-                    return
+                    return True
             if isinstance(request, Chunk):
                 answer = _run(runner, request, frames, settings.token)
                 if os.getpid() != owner:  # user code has forked, and the child came back here
@@ -172,12 +173,18 @@ def worker_process(
         faulthandler.enable(dump)
         if hasattr(faulthandler, "register"):  # not on Windows
             faulthandler.register(signal.SIGUSR1, dump)
-        context: zmq.Context[Any] = zmq.Context()
+        # Two, so that only last words are waited for, not answers that nobody takes any more: the
+        # first one lives until this process is gone.
+        context, control_context = zmq.Context[Any](), zmq.Context[Any]()
         try:
-            _serve_process(settings, worker_id, start, [parent, broker], context)
-            code = 0
+            said = _serve_process(
+                context, control_context, settings, worker_id, start, [parent, broker]
+            )
         finally:
+            end_context(control_context)
+        if said:
             end_context(context)
+        code = 0
     except SystemExit as error:  # of user code
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:  # noqa: BLE001  there may be nobody to tell
@@ -190,12 +197,14 @@ def worker_process(
 
 
 def _serve_process(
+    context: zmq.Context[Any],
+    control_context: zmq.Context[Any],
     settings: Settings,
     worker_id: int,
     start: int,
     needed: list[int],
-    context: zmq.Context[Any],
-) -> None:
+) -> bool:
+    """As :func:`serve`."""
     if not os.path.exists(settings.worker_address.removeprefix("ipc://")):
         raise FileNotFoundError(
             f"The loader's socket {settings.worker_address} is gone. Likely cause: something "
@@ -203,7 +212,7 @@ def _serve_process(
         )
     # Connected at once: a training process that is at its limit of descriptors later must not have
     # to accept anything then, libzmq would abort it.
-    with context.socket(zmq.PUSH) as control:
+    with control_context.socket(zmq.PUSH) as control:
         control.linger = _LINGER
         control.sndhwm = MOST_RECORDS
         control.connect(settings.control_address)
@@ -216,9 +225,9 @@ def _serve_process(
                 control.send_multipart(
                     [pack(Failure(worker_id), settings.token), describe_failure(error)]
                 )
-                return
+                return False
             deaths = [death_descriptor(pid) for pid in needed]
-            serve(runner, context, settings, worker_id, deaths, start)
+            return serve(runner, context, settings, worker_id, deaths, start)
 
 
 def _make_runner(settings: Settings, worker_id: int) -> Runner:
