@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 
+import psutil
 import pytest
 
 from tests.support import troubles
+from tests.support.loading import wait_until
 from tests.support.matrix import PROCESSES
-from tests.support.scenario import run_scenario
+from tests.support.scenario import Running, run_scenario
 
 pytestmark = [
     pytest.mark.slow,
@@ -99,3 +101,22 @@ def test_the_training_process_is_killed_beside_subprocesses(start_method: str) -
     run_scenario(
         troubles.trainer_with_subprocesses_is_killed, start_method, timeout=60, grace=2.0
     ).check(-signal.SIGKILL)
+
+
+def test_they_do_not_wait_until_its_end_can_be_seen() -> None:
+    def kill_when_they_are_gone(running: Running) -> None:
+        process = psutil.Process(running.pid)
+        assert wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
+        assert wait_until(lambda: set(map(status, running.descendants())) == {"zombie"}, 5)
+        process.kill()
+
+    run_scenario(
+        troubles.trainer_with_subprocesses_in_limbo, "fork", interact=kill_when_they_are_gone
+    ).check(-signal.SIGKILL)
+
+
+def status(process: psutil.Process) -> str:
+    try:
+        return str(process.status())
+    except psutil.NoSuchProcess:
+        return "zombie"

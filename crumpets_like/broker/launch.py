@@ -15,7 +15,14 @@ from collections.abc import Iterator
 
 from ..errors import LoaderError
 from .interrupts import interrupts_deferred
-from .processes import BROKER_DIED, death_descriptor, search_path, thread_limits, wait_readable
+from .processes import (
+    BROKER_DIED,
+    GOOD_BYE,
+    death_descriptor,
+    search_path,
+    thread_limits,
+    wait_readable,
+)
 from .settings import MOST_DESCRIPTORS, Settings
 
 __all__ = ["SupervisorHandle", "interpreter_command"]
@@ -145,6 +152,7 @@ class SupervisorHandle:
     def end(self, timeout: float) -> None:
         """End it and everything it started, after `timeout` seconds by force."""
         with contextlib.suppress(OSError):  # it may have ended
+            self._channel.sendall(GOOD_BYE)
             self._channel.shutdown(socket.SHUT_RDWR)  # children that the user forked have it, too
         self._channel.close()
         if not wait_readable([self.death], timeout):

@@ -17,6 +17,7 @@ from typing import Any
 
 __all__ = [
     "BROKER_DIED",
+    "GOOD_BYE",
     "PASSED_OVER",
     "STARTING_UP",
     "THREAD_NAME",
@@ -33,6 +34,7 @@ __all__ = [
 # Ends a worker that is still importing or in setup(). (Windows, where start() refuses, has none.)
 STARTING_UP = getattr(signal, "SIGHUP", signal.SIGTERM)
 BROKER_DIED = 3  # exit code of the supervisor: the broker ended without being asked
+GOOD_BYE = b"."  # of a training process that ends its supervisor; one that is killed says nothing
 # Signals to all processes of a job that supervisor and broker do not end by.
 PASSED_OVER = tuple(
     getattr(signal, name)

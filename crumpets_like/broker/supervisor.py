@@ -334,8 +334,7 @@ class _Supervisor:
 
         A negative one, the number of a signal, is for subprocesses of user code, too.
         """
-        orderly = not wait_readable([self._trainer], 0)
-        if not orderly:  # nobody is left to work for
+        if gone := self._trainer_is_gone():  # nobody is left to work for
             self._signal_workers(signal.SIGKILL)
         self._broker.close()  # the broker ends, and tells workers to
         if not wait_readable([self._broker_death], _GRACE):
@@ -351,10 +350,18 @@ class _Supervisor:
                 ready = list(self._workers)
             for descriptor in ready:
                 self._reap(descriptor)
-        # A training process that is killed closes its end of the channel before it is gone.
-        if not orderly or wait_readable([self._trainer], 0):
+        if gone or self._trainer_is_gone():
             return -signal.SIGKILL
         return BROKER_DIED if failed else 0
+
+    def _trainer_is_gone(self) -> bool:
+        """Whether the training process was killed: its channel ends before that can be seen."""
+        ready = wait_readable([self._trainer, self._channel.fileno()], 0)
+        if not ready or self._trainer in ready:
+            return bool(ready)
+        with contextlib.suppress(ConnectionError):  # it has left something unread
+            return not self._channel.recv(1, socket.MSG_PEEK)
+        return True
 
     def _signal_workers(self, number: signal.Signals) -> None:
         for worker in self._workers.values():

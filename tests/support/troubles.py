@@ -368,6 +368,14 @@ def trainer_with_subprocesses_is_killed(start_method: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def trainer_with_subprocesses_in_limbo(start_method: str) -> None:
+    """As when it is killed: its files are closed, but its end cannot be seen yet."""
+    with TurboDataLoader(range(8), 4, HasSubprocess(), 2, start_method=start_method) as loader:
+        assert run_items(loader) == list(range(8))
+        loader._engine._parts._supervisor._channel.close()  # type: ignore[union-attr]
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 class AllHang(Items):
     """As where a file server does not answer."""
 
