@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -189,6 +189,36 @@ def test_a_daemon_thread_ends_silently(nworkers: int, start_method: str) -> None
     for _ in range(3):
         result = run_scenario(iterate_in_a_daemon, nworkers, start_method).check()
         assert result.stderr == ""
+
+
+class EndsEverything(Items):
+    """The interpreter exits while a sample is made."""
+
+    engines: ClassVar[list[Any]] = []
+
+    def prepare(self, sample: Any, batch: Any, buffers: Any) -> None:
+        self.engines.pop()._finalizer()
+        super().prepare(sample, batch, buffers)
+
+
+def test_a_daemon_thread_ends_silently_in_the_middle_of_a_sample() -> None:
+    loader = TurboDataLoader(range(4), 4, EndsEverything(), 0).start()
+    EndsEverything.engines.append(loader._engine)
+    raised: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            next(iter(loader))
+        except BaseException as error:  # noqa: BLE001
+            raised.append(error)
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert [type(error) for error in raised] == [SystemExit]  # of which threads end silently
+    with pytest.raises(LoaderClosed, match="by the exit of the interpreter"):
+        next(iter(loader))
+    loader.stop()
 
 
 class Late(Items):

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+
+from ..errors import LoaderClosed
 
 if TYPE_CHECKING:
     from ..epochs import EpochPlan
     from ..passes import Mark
 
-__all__ = ["STOPPED_AT_EXIT", "AnyEngine", "AnyPass", "EngineFacts"]
+__all__ = ["AnyEngine", "AnyPass", "EngineFacts", "leave_at_exit"]
 
-STOPPED_AT_EXIT = (
-    "The loader was stopped by the exit of the interpreter. An atexit handler can use it only if "
-    "it is registered after the loader was started."
-)
+
+def leave_at_exit() -> NoReturn:
+    """For callers of a loader that the exit of the interpreter has stopped."""
+    if threading.current_thread().daemon:
+        raise SystemExit  # which ends it silently, as the interpreter is about to do
+    raise LoaderClosed(
+        "The loader was stopped by the exit of the interpreter. An atexit handler can use it only "
+        "if it is registered after the loader was started."
+    )
 
 
 class EngineFacts(NamedTuple):

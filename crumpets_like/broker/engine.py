@@ -7,7 +7,6 @@ same in the caller's thread. Both carry several passes at once.
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections import deque
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from ..epochs import EpochPlan
 from ..errors import LoaderClosed, LoaderError, LoaderTimeout
 from .assembly import RawBatch
-from .contract import STOPPED_AT_EXIT, EngineFacts
+from .contract import EngineFacts, leave_at_exit
 from .failures import copy_exception
 from .options import MOST_AHEAD, TINY_RING, EngineOptions
 from .parts import Parts
@@ -331,9 +330,7 @@ class Engine:
     def _check_exit(self) -> None:
         """Raise if the exit of the interpreter has ended everything."""
         if self._parts.stopped and not self._stopped:
-            if threading.current_thread().daemon:
-                raise SystemExit  # which ends it silently, as the interpreter is about to do
-            raise LoaderClosed(STOPPED_AT_EXIT)
+            leave_at_exit()
 
     def _foreign(self) -> str:
         return (

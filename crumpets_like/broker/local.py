@@ -18,7 +18,7 @@ from ..epochs import EpochPlan
 from ..errors import LoaderClosed, WorkerError
 from ..seeding import preserve_globals
 from .assembly import RawBatch, assemble
-from .contract import STOPPED_AT_EXIT, EngineFacts
+from .contract import EngineFacts, leave_at_exit
 from .options import EngineOptions, ring_for
 from .payload import copy_template
 from .protocol import Kind, Part, Segment, Status
@@ -114,6 +114,13 @@ class LocalEngine:
             What the samples raise.
         """
         self._check_open()
+        try:
+            return self._next_batch(this)
+        except BaseException:  # perhaps since the memory was let go of meanwhile
+            self._check_exit()
+            raise
+
+    def _next_batch(self, this: LocalPass) -> list[Any] | None:
         while this.rest or this.partial or self._read(this):
             while this.rest:
                 slot = self.ring.take_or_collect()
@@ -185,8 +192,12 @@ class LocalEngine:
     def _check_open(self) -> None:
         if self._stopped:
             raise LoaderClosed("The loader was stopped; start() it again before it is iterated.")
-        if not self._finalizer.alive:
-            raise LoaderClosed(STOPPED_AT_EXIT)
+        self._check_exit()
+
+    def _check_exit(self) -> None:
+        """Raise if the exit of the interpreter has ended everything."""
+        if not (self._stopped or self._finalizer.alive):
+            leave_at_exit()
 
     def stop(self) -> None:
         """Run the worker's teardown and let go of the ring."""
